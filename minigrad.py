@@ -1,8 +1,54 @@
 # SPDX-License-Identifier: MIT
-# mypy: allow-untyped-defs, allow-untyped-calls
-"""A deep-learning micro-framework in one file of pure Python.
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs, no-warn-return-any
+"""A deep-learning micro-framework in one file of pure Python, made to be read.
 
-DOCSTRING
+What really happens in `loss.backward()`? Everything needed to answer that, and to train
+real models, is in this file, on the standard library alone: strided arrays, automatic
+differentiation of any order, layers, losses, optimisers, and tools to look inside.
+
+>>> manual_seed(0)
+>>> model = Sequential(Linear(1, 16), ReLU(), Linear(16, 1))
+>>> optimizer = SGD(model.parameters(), lr=0.01)
+>>> for step in range(300):
+...     x = Tensor(uniform(-3, 3, (32, 1)))
+...     loss = mse_loss(model(x), Tensor(x.data.sin()))
+...     loss.backward()
+...     optimizer.step()
+...     optimizer.zero_grad()
+>>> loss.item() < 0.3
+True
+
+Contents, in reading order; each section uses only what stands above it:
+
+1. Shapes and strides   pure functions on tuples
+2. NDArray              numbers in a strided storage: views, arithmetic, indexing,
+                        reductions, matrix products, printing, random numbers
+3. Tensor and the tape  Function, backward, grad, no_grad, detect_anomaly
+4. Operations           the formula sheet: each forward beside its derivative
+5. Modules              Module, Linear, Embedding, norms, convolution, pooling
+6. Losses               mse_loss, cross_entropy and others
+7. Optimisers           SGD, Adam, AdamW, clip_grad_norm_
+8. Seeing and checking  print_graph, to_dot, gradcheck
+9. Files                save and load in the safetensors format
+
+At a first reading skip 2d, 2f, 2i and 3a, which serve convenience, and go 1, 2, 3, 4.
+
+Glossary. Throughout this file
+    x, y       are an operation's input and output, a, b two operands,
+    W, b       a layer's weights and bias,
+    g          the gradient of the loss with respect to an output ("upstream"),
+    dx, da     a rule: from g to the gradient with respect to x, a,
+    n, m, k    sizes; in a matrix product (m, k) @ (k, n),
+    p, q       flat runs of numbers (and p the numbers of a parameter),
+    t          a Tensor,
+    axis, step which axis, and how far apart its neighbours lie in the storage.
+
+Conventions. Arrays and tensors speak NumPy (axis, keepdims, ddof=0), everything around
+them PyTorch (requires_grad, backward, Module, state_dict, lr). Numbers are float32
+unless a dtype says otherwise; IEEE 754 decides the rest (1 / 0 is inf), never a Python
+exception. Shape errors are ValueError, index errors IndexError, wrong kinds of argument
+TypeError. Names with an underscore are private. `python minigrad.py` runs the examples
+in this file, so any copy can check itself.
 """
 
 from __future__ import annotations
@@ -23,7 +69,7 @@ from operator import (
     add, and_, attrgetter, eq, ge, gt, index, le, lt, mul, ne, neg, or_, sub, truediv
 )  # fmt: skip
 from struct import Struct, unpack
-from typing import IO, Any, Callable, NamedTuple, TypeVar, Union
+from typing import IO, TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar, Union
 from weakref import ref
 
 __version__ = "0.1.0"
@@ -69,11 +115,33 @@ _Binary = Callable[[Any, Any], Any]
 # The next section needs: `_row_major`, `_broadcast`, `_axes`, `_join`, `_restride`.
 
 
+_PYPY = sys.implementation.name == "pypy"
+if _PYPY:
+
+    def _cached(function):
+        """Remember results in a dict, which PyPy compiles (its `lru_cache` is slow)."""
+        memory: dict[Any, Any] = {}
+
+        @wraps(function)
+        def remember(*args):
+            try:
+                return memory[args]
+            except KeyError:
+                if len(memory) > 4096:
+                    memory.clear()
+                return memory.setdefault(args, function(*args))
+
+        return remember
+
+else:
+    _cached = lru_cache(maxsize=4096, typed=True)
+
+
 class AxisError(ValueError, IndexError):
     """An axis that the array does not have (both a shape and an index error)."""
 
 
-@lru_cache(maxsize=4096)
+@_cached
 def _row_major(shape):
     """Return the strides of an array stored row after row.
 
@@ -87,21 +155,21 @@ def _row_major(shape):
     return tuple(reversed(strides))
 
 
-def _shape(op, shape):
+def _shape(op, shape, least=0):
     """Return `shape`, given as one number or as a sequence of them, as a tuple."""
     try:
-        sizes = (index(shape),) if hasattr(shape, "__index__") else tuple(shape)
+        sizes = (shape,) if hasattr(shape, "__index__") else shape
         sizes = tuple(map(index, sizes))
     except TypeError:
         raise TypeError(
             f"{op}: a shape is an integer or a sequence of integers, not {shape!r}"
         ) from None
-    if any(n < 0 for n in sizes):
+    if sizes and min(sizes) < least:
         raise ValueError(f"{op}: shape {sizes} has a negative size")
     return sizes
 
 
-@lru_cache(maxsize=4096)
+@_cached
 def _broadcast(op, *shapes):
     """Return the common shape of operands, aligned from the right.
 
@@ -145,13 +213,14 @@ def _axes(op, axis, ndim):
     return tuple(axes)
 
 
+@_cached
 def _kept(shape, axes):
     """Return `shape` with the given axes (`None`: all) reduced to size 1."""
     axes = _axes("keepdims", axes, len(shape))
     return tuple([1 if i in axes else n for i, n in enumerate(shape)])
 
 
-@lru_cache(maxsize=4096, typed=True)
+@_cached
 def _order(axes, ndim):
     """Return the order of axes meant by the arguments of `transpose`."""
     if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], tuple)):
@@ -162,7 +231,7 @@ def _order(axes, ndim):
     return order
 
 
-@lru_cache(maxsize=4096, typed=True)
+@_cached
 def _swapped(a, b, ndim):
     """Return the order of axes with a and b exchanged."""
     order = list(range(ndim))
@@ -190,7 +259,7 @@ def _join(axes):
     return joined
 
 
-@lru_cache(maxsize=4096, typed=True)
+@_cached
 def _restride(shape, strides, new):
     """Return the new shape, its one -1 filled in, and the strides that show the same
     elements in it without a copy, or None where there are none: a new axis may split
@@ -199,7 +268,7 @@ def _restride(shape, strides, new):
     >>> _restride((4, 6), (6, 1), (4, -1, 2)), _restride((4, 6), (1, 4), (24,))
     (((4, 3, 2), (6, 2, 1)), ((24,), None))
     """
-    size, new = prod(shape), tuple(map(index, new))
+    size = prod(shape)
     known = prod([n for n in new if n != -1])
     if new.count(-1) == 1 and known and size % known == 0:
         new = tuple([size // known if n == -1 else n for n in new])
@@ -251,13 +320,13 @@ def _wider(*dtypes):
 # --- 2a. Flat runs: one pass over whole buffers -----------------------------------------
 
 
-@lru_cache(maxsize=1024)
+@_cached
 def _packer(code, n):
     """Return a function that stores n numbers at once (a compiled `struct`)."""
     return Struct(f"{n}{code}").pack_into
 
 
-if sys.implementation.name == "pypy":
+if _PYPY:
     # PyPy compiles `list` and `array` loops; its `struct` is slow and refuses 1e39.
     def _store(out, start, n, values):
         out[start : start + n] = array(out.typecode, list(values))
@@ -277,7 +346,7 @@ def _compute(kernel, runs, n, dtype, out=None):
     the Python floats of a pass few, and a chunk that raises has stored nothing yet.
     """
     plain, careful = kernel
-    if n <= 32 and out is None:
+    if out is None and (n <= 32 or _PYPY):
         try:
             return array(_CODES[dtype], list(plain(*runs)))
         except _NONFINITE:
@@ -493,6 +562,12 @@ _KERNELS = {
     ),
     "minimum": (
         lambda p, q: [x if x < y else y if x >= y else x + y for x, y in zip(p, q)],
+        None,
+    ),
+    "clip": (
+        lambda p, low, high: [
+            high if x > high else low if x < low else x for x in p
+        ],
         None,
     ),
     "where": (lambda c, p, q: [x if t else y for t, x, y in zip(c, p, q)], None),
@@ -983,7 +1058,7 @@ def _locate(a, key):
 # --- 2g. Reductions ---------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4096, typed=True)
+@_cached
 def _reduction(op, shape, axis, keepdims):
     """Return how to reduce `shape` along `axis`: the order of the axes that brings the
     reduced ones side by side (or None); how many blocks there are, of how many elements
@@ -1125,7 +1200,7 @@ def _by_rows(op, x, axis, function):
 #   Sums of more than 8 products are made eight at a time.
 # * Dot products: `math.sumprod` (3.12 on), or the sum of a `map` of products.
 #
-# A bias costs no pass of its own: x @ W + b is [x, 1] @ [W; b], one product more.
+# Written out, a bias costs no pass of its own: x @ W + b is [x, 1] @ [W; b].
 
 _WRITTEN_OUT = {
     1: lambda A, B: [a * i for a, in A for i, in B],
@@ -1164,18 +1239,18 @@ def _eight_more(A, B, sums):
 
 _sumprod = getattr(math, "sumprod", None)
 # Without `sumprod`, written-out sums win up to 32 products; PyPy compiles either.
-_WRITTEN = 8 if _sumprod or sys.implementation.name == "pypy" else 32
+_WRITTEN = 8 if _sumprod or _PYPY else 32
 
 
-def _lines(buffer, start, n, step, k, inner):
-    """Return n lists of k numbers each, `step` apart, `inner` from number to number."""
+def _lines(buffer, start, n, step, k, inner, often=True):
+    """Return n lines of k numbers, `step` apart, `inner` from number to number: lists
+    if they are used often, else slices, since one use does not repay the copy."""
+    starts = range(start, start + n * step, step) if step else [start] * n
     if inner == 0:
-        return [[buffer[start + i * step]] * k for i in range(n)]
-    lines = []
-    for first in range(start, start + n * step, step) if step else [start] * n:
-        stop = first + k * inner
-        lines.append(buffer[first : stop if stop >= 0 else None : inner].tolist())
-    return lines
+        return [[buffer[first]] * k for first in starts]
+    ends = [first + k * inner for first in starts]
+    lines = [buffer[f : e if e >= 0 else None : inner] for f, e in zip(starts, ends)]
+    return [line.tolist() for line in lines] if often else lines
 
 
 def _matmul_2d(a, b, m, k, n, bias):
@@ -1184,7 +1259,7 @@ def _matmul_2d(a, b, m, k, n, bias):
     (a, i, down, right), (b, j, below, beside) = a, b
     if not k:
         return (bias or [0.0] * n) * m
-    if k <= _WRITTEN and (m + 1) * (n + 1) > 2 * k:
+    if k <= _WRITTEN and m * n > 2 * k:
         left, top = _lines(a, i, k, right, m, down), _lines(b, j, k, below, n, beside)
         if bias:
             left.append([1.0] * m)
@@ -1197,13 +1272,13 @@ def _matmul_2d(a, b, m, k, n, bias):
             B = list(zip(*top[at : at + 8]))
             sums = _eight_more(zip(*left[at : at + 8]), B, iter(sums))
         return sums
-    rows, columns = _lines(a, i, m, down, k, right), _lines(b, j, n, beside, k, below)
-    if bias:
-        rows = [[*row, 1.0] for row in rows]
-        columns = [[*column, x] for column, x in zip(columns, bias)]
+    rows = _lines(a, i, m, down, k, right, n > 1)
+    columns = _lines(b, j, n, beside, k, below, m > 1)
     if _sumprod:
-        return [_sumprod(row, column) for row in rows for column in columns]
-    return [sum(map(mul, row, column)) for row in rows for column in columns]
+        sums = [_sumprod(row, column) for row in rows for column in columns]
+    else:
+        sums = [sum(map(mul, row, column)) for row in rows for column in columns]
+    return list(map(add, sums, bias * m)) if bias else sums
 
 
 def _matmul(a, b, bias=None):
@@ -1351,8 +1426,14 @@ class _Common:
     __slots__ = ()
     __array_ufunc__ = None  # NumPy leaves `np.float32(2) * x` to x.__rmul__
 
-    shape: tuple[int, ...]
-    dtype: str
+    if TYPE_CHECKING:  # what both kinds provide
+        _data: Any
+        shape: Any
+        dtype: Any
+        item: Any
+        reshape: Any
+        transpose: Any
+        __getitem__: Any
 
     @property
     def ndim(self) -> int:
@@ -1489,8 +1570,13 @@ class NDArray(_Common):
     )  # fmt: skip
 
     buffer: array[Any]
+    dtype: str
+    shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
+    _base: NDArray | None
+    _flat: array[Any] | None
+    _stamp: int
 
     def __init__(self, data: Any, dtype: str | None = None) -> None:
         name = _dtype_name("NDArray", dtype or "float32")
@@ -1575,7 +1661,7 @@ class NDArray(_Common):
         >>> arange(6).reshape(2, -1).shape
         (2, 3)
         """
-        new = tuple(shape[0] if _is_shape(shape) else shape)
+        new = _shape("reshape", shape[0] if len(shape) == 1 else shape, -1)
         new, strides = _restride(self.shape, self.strides, new)
         if strides is None:
             return _fresh(_run(self), self.dtype, new)
@@ -1606,10 +1692,9 @@ class NDArray(_Common):
         [[0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [2.0, 3.0, 4.0]]
         """
         sizes = _shape("sliding_window", size)
-        where = axes if isinstance(axes, (tuple, list)) else (axes,)
-        where = range(self.ndim) if axes is None else [
-            _axis("sliding_window", axis, self.ndim) for axis in where
-        ]
+        where: Any = range(self.ndim) if axes is None else axes
+        where = [where] if isinstance(where, int) else where
+        where = [_axis("sliding_window", axis, self.ndim) for axis in where]
         steps = _shape("sliding_window", stride)
         steps = steps * len(sizes) if len(steps) == 1 else steps
         if not len(sizes) == len(where) == len(steps):
@@ -1693,8 +1778,8 @@ class NDArray(_Common):
     __truediv__, __rtruediv__, __itruediv__ = _arithmetic("div")
     __pow__, __rpow__, __ipow__ = _arithmetic("pow")
     __hash__ = object.__hash__  # an `__eq__` takes it away
-    __eq__ = _comparison("eq")  # type: ignore[assignment]
-    __ne__ = _comparison("ne")  # type: ignore[assignment]
+    __eq__ = _comparison("eq")
+    __ne__ = _comparison("ne")
     __lt__ = _comparison("lt")
     __le__ = _comparison("le")
     __gt__ = _comparison("gt")
@@ -1737,6 +1822,12 @@ class NDArray(_Common):
         >>> arange(4).clip(1, 2).tolist()
         [1.0, 1.0, 2.0, 2.0]
         """
+        low = _operand("clip", -inf if min is None else min, self)
+        high = _operand("clip", inf if max is None else max, self)
+        plain = isinstance(low, (int, float)) and isinstance(high, (int, float))
+        if plain and self.dtype in _FLOATS and low <= high:  # one pass
+            kernel = _KERNELS["clip"][0]
+            return _mapped((lambda p: kernel(p, low, high), None), self)
         result = self if min is None else self.maximum(min)
         result = result if max is None else result.minimum(max)
         return self.copy() if result is self else result
@@ -1890,7 +1981,7 @@ def arange(
     if step == 0:
         raise ValueError(f"arange: a step of 0 never reaches {last}")
     count = max(0, math.ceil((last - first) / step))
-    values = (first + i * step for i in range(count))
+    values: Iterable[float] = (first + i * step for i in range(count))
     if isinstance(first, int) and isinstance(step, int):
         values = range(first, first + count * step, step)
     return _fresh(_cast("arange", values, _dtype_name("arange", dtype)), dtype, (count,))
@@ -2164,7 +2255,7 @@ class Function:
     op = "function"
     forward: Any
     _parameters: tuple[str, ...] = ()
-    _defaults: tuple[Any, ...] = ()  # as long as _parameters; _REQUIRED where there is none
+    _defaults: tuple[Any, ...] = ()  # of the last parameters
     _rules: dict[int, Any] = {}  # position: (rule, what it reads after g)
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -2177,7 +2268,7 @@ class Function:
         count = code.co_argcount
         names = code.co_varnames[: count + bool(code.co_flags & 4)]  # 4: there is a *xs
         cls._parameters = names[:count]
-        cls._defaults = (_REQUIRED,) * (count - len(defaults)) + defaults
+        cls._defaults = defaults
         reads = {"y": ("value", -1), "i": ("number", count)}
         shapes = {f"{name}_shape": ("shape", i) for i, name in enumerate(names)}
         taken = set(names) & {"g", *reads, *shapes}
@@ -2230,24 +2321,26 @@ class Function:
         """Compute the operation on Tensors, and record it if one requires a gradient."""
         if options or len(args) < len(cls._parameters):
             args = cls._bind(args, options)
-        values = [x._data if isinstance(x, Tensor) else x for x in args]
-        return _record(cls, args, cls.forward(*values))
+        data = cls.forward(*[x._data if isinstance(x, Tensor) else x for x in args])
+        if data.__class__ is not NDArray:
+            raise TypeError(
+                f"{cls.__name__}: forward must return an NDArray, not a {type(data).__name__}; it "
+                "gets tensors as NDArrays, but not those in lists: pass each by itself"
+            )
+        return _record(cls, args, data)
 
     @classmethod
     def _bind(cls, args, options):
         """Put options given by name, and defaults, in their positions."""
         rest = cls._parameters[len(args) :]
-        args += tuple(map(options.get, rest, cls._defaults[len(args) :]))
-        if _REQUIRED in map(type, args) or not set(options) <= set(rest):
+        known = dict(zip(cls._parameters[::-1], cls._defaults[::-1]))
+        known.update(options)
+        if not set(options) <= set(rest) <= set(known):
             raise TypeError(
-                f"{cls.op}: the arguments are ({', '.join(cls._parameters)}); got "
-                f"{len(args) - len(rest)} by position and {', '.join(options) or 'none'} by name"
+                f"{cls.op}: the arguments are ({', '.join(cls._parameters)}); got {len(args)} by "
+                f"position and {', '.join(options) or 'none'} by name"
             )
-        return args
-
-
-class _REQUIRED:
-    """In place of the default that a parameter has not."""
+        return args + tuple([known[name] for name in rest])
 
 
 _FUNCTIONS: dict[str, Any] = {}  # this file's operations by name
@@ -2295,7 +2388,9 @@ def graph(t: Tensor) -> list[Tensor]:
     >>> [u._ctx.op if u._ctx else "leaf" for u in graph((x + 1) * x)]
     ['leaf', 'add', 'mul']
     """
-    seen, waiting, leaves, made = {t}, [t], [], []
+    seen, waiting = {t}, [t]
+    leaves: list[Tensor] = []
+    made: list[Tensor] = []
     while waiting:
         t = waiting.pop()
         (made if t._function else leaves).append(t)
@@ -2566,12 +2661,12 @@ class Tensor(_Common):
         return self._time == 0
 
     @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+    def shape(self) -> tuple[int, ...]:
         """The number of elements along each axis."""
         return self._data.shape
 
     @property
-    def dtype(self) -> str:  # type: ignore[override]
+    def dtype(self) -> str:
         """The name of the element type."""
         return self._data.dtype
 
@@ -2772,7 +2867,7 @@ def grad(
         for t, g in _reverse(output, gradient, keep, wanted, create_graph):
             if t in found:
                 found[t] = g
-    return tuple([g if create_graph else _tensor(g) for g in map(found.get, wanted)])
+    return tuple([found[t] if create_graph else _tensor(found[t]) for t in wanted])
 
 
 # ======================================================================================
@@ -2900,13 +2995,14 @@ class Cos(Function):
     def dx(g, x): return -g * x.sin()
 
 
-class Tanh(Function):
+class TanH(Function):
     def forward(x): return x.tanh()
     @_in_one_pass(lambda g, y: [a * (1.0 - b * b) for a, b in zip(g, y)])
     def dx(g, y): return g * (1 - y * y)
 
 
-class Sigmoid(Function):
+class Logistic(Function):
+    op = "sigmoid"
     def forward(x): return x.sigmoid()
     @_in_one_pass(lambda g, y: [a * b * (1.0 - b) for a, b in zip(g, y)])
     def dx(g, y): return g * (y * (1 - y))
@@ -2917,13 +3013,13 @@ class Erf(Function):
     def dx(g, x): return g * ((-x * x).exp() * (2 / math.sqrt(math.pi)))
 
 
-class ReLU(Function):
+class Relu(Function):
     def forward(x): return x.relu()
     @_in_one_pass(lambda g, y: [0.0 if b <= 0.0 else a for a, b in zip(g, y)])
     def dx(g, y): return where(y <= 0, 0, g)
 
 
-class LeakyReLU(Function):
+class LeakyRelu(Function):
     op = "leaky_relu"
     def forward(x, slope=0.01): return x.leaky_relu(slope)
     def dx(g, x, slope): return where(x > 0, g, g * slope)
@@ -2981,17 +3077,26 @@ class Copy(Function):
 # gradient of a result stands beside the elements it was made from and broadcasts.
 
 
+class Expand(Function):
+    """What a sum over `axis` took together, spread again over the given shape."""
+
+    def forward(x, shape, axis):
+        x = x.reshape(_kept(shape, axis)) if x.shape else x
+        return _fresh(_spread(x, shape), x.dtype, shape)
+
+    def dx(g, x_shape, axis): return g.sum(axis).reshape(x_shape)
+
+
 class Sum(Function):
     def forward(x, axis=None, keepdims=False): return x.sum(axis, keepdims)
-    def dx(g, x_shape, axis):
-        return g.reshape(_kept(x_shape, axis)).broadcast_to(x_shape)
+    def dx(g, x_shape, axis): return _either(Expand, g, x_shape, axis)
 
 
 class Mean(Function):
     def forward(x, axis=None, keepdims=False): return x.mean(axis, keepdims)
     def dx(g, x_shape, axis):
-        g = g / (prod(x_shape) // max(prod(g.shape), 1))
-        return g.reshape(_kept(x_shape, axis)).broadcast_to(x_shape)
+        n = prod(x_shape) // max(prod(g.shape), 1)
+        return _either(Expand, g / n, x_shape, axis)
 
 
 class Var(Function):
@@ -3030,12 +3135,12 @@ class Min(Max):
     def forward(x, axis=None, keepdims=False): return x.min(axis, keepdims)
 
 
-class Softmax(Function):
+class SoftMax(Function):
     def forward(x, axis=-1): return x.softmax(axis)
     def dx(g, y, axis): return y * (g - (g * y).sum(axis, keepdims=True))
 
 
-class LogSoftmax(Function):
+class LogSoftMax(Function):
     op = "log_softmax"
     def forward(x, axis=-1): return x.log_softmax(axis)
     def dx(g, y, axis): return g - y.exp() * g.sum(axis, keepdims=True)
@@ -3449,9 +3554,11 @@ def summary(model: Module) -> str:
     """Return a table of the layers that own parameters, their shapes and counts."""
     rows = [("layer", "kind", "parameters", "count")]
     counted: set[int] = set()
-    for path, module in _tree(model, ""):
-        own = [(n, t) for n, t in vars(module).items()] if isinstance(module, Module) else []
-        own = [(n, t) for n, t in own if isinstance(t, Tensor) and t.requires_grad]
+    for path, module in [pair for pair in _tree(model, "") if isinstance(pair[1], Module)]:
+        items = list(_tree(module, ""))
+        inner = tuple([p + "." for p, item in items if isinstance(item, Module) and p])
+        own = [(p, t) for p, t in items if isinstance(t, Tensor) and t.requires_grad]
+        own = [(p, t) for p, t in own if not p.startswith(inner)]
         if own:
             shapes = ", ".join([f"{name} {t.shape}" for name, t in own])
             count = sum([t.size for _, t in own if id(t) not in counted])
@@ -3727,7 +3834,7 @@ class BatchNorm1d(Module):
     in training by the batch's mean and variance, which also move the running ones by
     `momentum`; in evaluation by the running ones. Ioffe and Szegedy 2015."""
 
-    _ranks = (2, 3)
+    _ranks: tuple[int, ...] = (2, 3)
 
     def __init__(self, features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         _check_positive(type(self).__name__, features=features)
@@ -4062,6 +4169,7 @@ class Optimizer:
     """
 
     _settings: tuple[str, ...] = ("lr",)
+    _kept: tuple[str, ...] = ()
     lr: float
 
     def __init__(self, params: Iterable[Tensor], **settings: float) -> None:
@@ -4569,7 +4677,7 @@ def _decode(raw, kind, shape):
     return _fresh(_little(array(letter, raw)), dtype, shape)
 
 
-# --- The end: any copy of this file can check itself ----------------------------------------
+# --- Any copy of this file can check itself ------------------------------------------------
 
 if __name__ == "__main__":
     import doctest
@@ -4578,4 +4686,25 @@ if __name__ == "__main__":
     print(f"minigrad {__version__}: {tried - failed} of {tried} examples passed")
     sys.exit(failed > 0)
 
-_LICENSE = """LICTEXT"""
+# ======================================================================================
+# The MIT License
+# ======================================================================================
+#
+# Copyright (c) 2026 The minigrad authors
+#
+# Permission is hereby granted, free of charge, to any person obtaining a copy of this
+# software and associated documentation files (the "Software"), to deal in the Software
+# without restriction, including without limitation the rights to use, copy, modify,
+# merge, publish, distribute, sublicense, and/or sell copies of the Software, and to
+# permit persons to whom the Software is furnished to do so, subject to the following
+# conditions:
+#
+# The above copyright notice and this permission notice shall be included in all copies
+# or substantial portions of the Software.
+#
+# THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED,
+# INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A
+# PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT
+# HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF
+# CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR
+# THE USE OR OTHER DEALINGS IN THE SOFTWARE.
