@@ -60,7 +60,7 @@ import os
 import random
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import namedtuple
 from contextvars import ContextVar
 from functools import lru_cache, partial, wraps
 from itertools import repeat
@@ -69,8 +69,18 @@ from operator import (
     add, and_, attrgetter, eq, ge, gt, index, le, lt, mul, ne, neg, or_, sub, truediv
 )  # fmt: skip
 from struct import Struct, unpack
-from typing import IO, TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar, Union
 from weakref import ref
+
+TYPE_CHECKING = False  # type checkers take it for True; `typing` is slow to import
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import IO, Any, Callable, TypeVar, Union
+
+    _Kind = TypeVar("_Kind", bound="_Common")  # a method returns what it was called on
+    _M = TypeVar("_M", bound="Module")
+    _Axis = Union[int, tuple[int, ...], list[int], None]
+    _ShapeLike = Union[int, Sequence[int]]
+    _Binary = Callable[[Any, Any], Any]
 
 __version__ = "0.1.0"
 __all__ = [
@@ -97,10 +107,6 @@ __all__ = [
 ]  # fmt: skip
 
 _new = object.__new__
-_Kind = TypeVar("_Kind", bound="_Common")  # the method returns what it was called on
-_Axis = Union[int, "tuple[int, ...]", "list[int]", None]
-_ShapeLike = Union[int, "Sequence[int]"]
-_Binary = Callable[[Any, Any], Any]
 
 
 # ======================================================================================
@@ -431,6 +437,13 @@ def _gather(buffer, start, axes):
     if len(axes) == 1 and axes[0].__class__ is tuple and axes[0][1] > 0:
         ((n, step),) = axes
         return buffer[start : start + n * step : step]
+    if len(axes) == 2 and axes[1].__class__ is tuple and axes[1][1] > 0:
+        starts, (n, step) = _distances(axes[0]), axes[1]
+        if len(starts) <= 4 * n:  # a matrix: row after row
+            flat = buffer[:0]
+            for first in starts:
+                flat += buffer[start + first : start + first + n * step : step]
+            return flat
     size = prod([len(_distances(axis)) for axis in axes])
     if size == 0:
         return buffer[:0]
@@ -1292,11 +1305,11 @@ def _matmul(a, b, bias=None):
     rows, columns = a.shape[-2:-1], b.shape[-1:] if len(b.shape) > 1 else ()
     a = a.unsqueeze(0) if len(a.shape) == 1 else a
     b = b.unsqueeze(-1) if len(b.shape) == 1 else b
-    (m, k), n = a.shape[-2:], b.shape[-1]
-    if k != b.shape[-2]:
+    (m, k), (inner, n) = a.shape[-2:], b.shape[-2:]
+    if k != inner:
         raise ValueError(
             f"matmul: shapes {shapes[0]} and {shapes[1]} do not fit: the inner sizes {k} "
-            f"and {b.shape[-2]} must be equal"
+            f"and {inner} must be equal"
         )
     stack = a.shape[:-2]
     if stack != b.shape[:-2]:
@@ -1310,11 +1323,13 @@ def _matmul(a, b, bias=None):
     if stack and len(b.shape) == 2 and a._flat is not None and k:  # as one tall matrix
         a, m, stack = a.reshape(-1, k), prod(a.shape[:-1]), ()
     dtype = _floating(a.dtype, b.dtype)
-    starts = [
-        _positions(x.offset, _widened(x.shape[:-2], x.strides[:-2], stack)) for x in (a, b)
-    ]
     bias = None if bias is None else _run(bias).tolist()
     out = _ZERO[dtype] * prod(shape)
+    starts = [
+        _positions(x.offset, _widened(x.shape[:-2], x.strides[:-2], stack))
+        if stack else (x.offset,)
+        for x in (a, b)
+    ]  # fmt: skip
     for s, (i, j) in enumerate(zip(*starts)):
         left, right = (a.buffer, i, *a.strides[-2:]), (b.buffer, j, *b.strides[-2:])
         _store(out, s * m * n, m * n, _matmul_2d(left, right, m, k, n, bias))
@@ -2319,8 +2334,11 @@ class Function:
     @classmethod
     def apply(cls, *args: Any, **options: Any) -> Tensor:
         """Compute the operation on Tensors, and record it if one requires a gradient."""
-        if options or len(args) < len(cls._parameters):
+        missing = len(cls._parameters) - len(args)
+        if options or missing > len(cls._defaults):
             args = cls._bind(args, options)
+        elif missing > 0:
+            args += cls._defaults[-missing:]
         data = cls.forward(*[x._data if isinstance(x, Tensor) else x for x in args])
         if data.__class__ is not NDArray:
             raise TypeError(
@@ -2349,7 +2367,12 @@ _FUNCTIONS: dict[str, Any] = {}  # this file's operations by name
 def _record(function, args, data):
     """Return a Tensor of `data`, with its history if an input requires a gradient."""
     recording, watching, _ = _mode.get()
-    t = _tensor(data)
+    t = _new(Tensor)
+    t._data = data
+    t.grad = t._function = None
+    t._needs = False
+    t._args = ()
+    t._time = 0
     if watching:
         t._place = _caller()
         _check_finite(function.op, data, args, t._place)
@@ -2464,12 +2487,19 @@ def _chain(y, i, x, g, differentiable, watching):
     rule, reads = function._rules.get(i) or function._star_rule(i)
     values = [g]
     for kind, k in reads:
-        source = y if k < 0 else i - k if kind == "number" else y._args[k]
+        source = y if k < 0 else y._args[k] if kind != "number" else i - k
         if kind == "shape":
             source = getattr(source, "shape", ())
         elif isinstance(source, _Common):
-            _check_unchanged(y, source._data)
-            source = source if differentiable else source._data
+            data = source._data
+            owner = data if data._base is None else data._base
+            if owner._stamp > y._time or data._stamp > y._time:
+                raise RuntimeError(
+                    f"backward of {function.op}: a value of shape {data.shape} that its "
+                    "derivative reads has been written to since; run backward first, or write "
+                    "to a copy"
+                )
+            source = source if differentiable else data
         values.append(source)
     if watching:
         with _unwatched():
@@ -2493,16 +2523,6 @@ def _chain(y, i, x, g, differentiable, watching):
     ):
         return part.copy()  # a gradient shares its storage with nothing else
     return part
-
-
-def _check_unchanged(y, data):
-    """Refuse a value that was written to after the operation that made y read it."""
-    owner = data if data._base is None else data._base
-    if max(owner._stamp, data._stamp) > y._time:
-        raise RuntimeError(
-            f"backward of {y._function.op}: a value of shape {data.shape} that its derivative "
-            "reads has been written to since; run backward first, or write to a copy"
-        )
 
 
 def _fit(function, i, part, shape, result):
@@ -2565,13 +2585,9 @@ def _untracked(name: str) -> Callable[..., Tensor]:
     return method
 
 
-class Context(NamedTuple):
-    """The history of a tensor, `t._ctx`: the operation that made it and its inputs."""
-
-    op: str  # its name, such as "mul"
-    inputs: tuple[Tensor, ...]
-    function: type[Function]
-    args: tuple[Any, ...]  # the inputs, and whatever else the operation was given
+Context = namedtuple("Context", "op inputs function args")
+Context.__doc__ = """The history of a tensor, `t._ctx`: the name of the operation that made it, the
+input tensors, the Function, and all that it was given."""
 
 
 class Tensor(_Common):
@@ -2882,28 +2898,25 @@ def grad(
 
 def _either(function, *args):
     """Apply an operation to whichever kind is given: numbers or tensors."""
-    if any([isinstance(x, Tensor) for x in args]):
-        return function.apply(*args)
+    for x in args:
+        if isinstance(x, Tensor):
+            return function.apply(*args)
     return function.forward(*args)
 
 
 def _in_one_pass(kernel):
-    """Give a rule a fused kernel for the plain case: NDArrays alike in shape and dtype.
+    """Give a rule of g and y a fused kernel for the plain case: NDArrays of one dtype.
     The rule itself serves everything else, among it the tensors of a second derivative;
     the tests hold both against each other."""
     both = (kernel, None)
 
     def decorate(rule):
         @wraps(rule)
-        def fused(g, *rest):
-            alike = [
-                x.__class__ is NDArray and x.shape == g.shape and x.dtype == g.dtype
-                for x in (g, *rest)
-            ]
-            if not all(alike):
-                return rule(g, *rest)
-            flat = _compute(both, [_run(x) for x in (g, *rest)], g.size, g.dtype)
-            return _fresh(flat, g.dtype, g.shape)
+        def fused(g, y):
+            if g.__class__ is not NDArray or g.shape != y.shape or g.dtype != y.dtype:
+                return rule(g, y)
+            run = _run(g)
+            return _fresh(_compute(both, (run, _run(y)), len(run), g.dtype), g.dtype, g.shape)
 
         fused.plain = rule
         return fused
@@ -3319,9 +3332,9 @@ def _function(name: str) -> Callable[..., Any]:
 
     @wraps(getattr(NDArray, name))
     def function(x, *args, **options):
-        x = x if isinstance(x, _Common) else NDArray(x)
-        if not isinstance(x, Tensor) and any([isinstance(a, Tensor) for a in args]):
-            x = _tensor(x)
+        if not isinstance(x, Tensor):
+            x = x if isinstance(x, NDArray) else NDArray(x)
+            x = _tensor(x) if any([isinstance(other, Tensor) for other in args]) else x
         return getattr(x, name)(*args, **options)
 
     return function
@@ -3546,8 +3559,6 @@ def _module_text(module, above):
     body = "".join(parts) + ("\n" if parts else "")
     return f"{type(module).__name__}({module._describe()}{body})"
 
-
-_M = TypeVar("_M", bound=Module)
 
 
 def summary(model: Module) -> str:
@@ -4331,7 +4342,8 @@ class Adam(Optimizer):
             v = [b2 * u + c2 * d * d for u, d in zip(v, g)]
             try:
                 p = [
-                    shrink * x - rate * u / (sqrt(w) / root + eps) for x, u, w in zip(p, m, v)
+                    shrink * x - rate * u / (w / root + eps)
+                    for x, u, w in zip(p, m, map(sqrt, v))
                 ]
             except ZeroDivisionError:  # eps=0 where nothing was ever received
                 steps = [_divide(rate * u, sqrt(w) / root + eps) for u, w in zip(m, v)]
