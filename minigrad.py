@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs, no-warn-return-any
+# mypy: allow-untyped-defs, allow-untyped-calls
+# mypy: no-check-untyped-defs, no-warn-return-any
 """A deep-learning micro-framework in one file of pure Python, made to be read.
 
 What really happens in `loss.backward()`? Everything needed to answer that, and to train
@@ -64,7 +65,9 @@ from collections import namedtuple
 from contextvars import ContextVar
 from functools import lru_cache, partial, wraps
 from itertools import repeat
-from math import copysign, exp, fsum, inf, isfinite, isinf, isnan, log, log1p, nan, prod, sqrt
+from math import (
+    copysign, exp, fsum, inf, isfinite, isinf, isnan, log, log1p, nan, prod, sqrt
+)  # fmt: skip
 from operator import (
     add, and_, attrgetter, eq, ge, gt, index, le, lt, mul, ne, neg, or_, sub, truediv
 )  # fmt: skip
@@ -91,13 +94,15 @@ __all__ = [
     "Context", "Function", "Tensor", "detect_anomaly", "grad", "graph", "no_grad",
     # 4. operations on both kinds
     "clip", "concatenate", "gelu", "leaky_relu", "log_softmax", "logsumexp", "matmul",
-    "maximum", "minimum", "relu", "sigmoid", "softmax", "split", "stack", "tanh", "where",
+    "maximum", "minimum", "relu", "sigmoid", "softmax", "split", "stack", "tanh",
+    "where",
     # 5. modules
-    "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "Conv2d", "Dropout", "Embedding", "Flatten",
-    "GELU", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MaxPool2d", "Module", "ReLU",
-    "Sequential", "Sigmoid", "Softmax", "Tanh", "conv2d", "summary",
+    "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "Conv2d", "Dropout", "Embedding",
+    "Flatten", "GELU", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MaxPool2d",
+    "Module", "ReLU", "Sequential", "Sigmoid", "Softmax", "Tanh", "conv2d", "summary",
     # 6. losses
-    "binary_cross_entropy_with_logits", "cross_entropy", "l1_loss", "mse_loss", "nll_loss",
+    "binary_cross_entropy_with_logits", "cross_entropy", "l1_loss", "mse_loss",
+    "nll_loss",
     # 7. optimisers
     "Adam", "AdamW", "Optimizer", "SGD", "clip_grad_norm_",
     # 8. seeing and checking
@@ -231,7 +236,8 @@ def _order(axes, ndim):
     """Return the order of axes meant by the arguments of `transpose`."""
     if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], tuple)):
         axes = axes[0] or ()
-    order = tuple([_axis("transpose", i, ndim) for i in axes]) or tuple(range(ndim))[::-1]
+    axes = axes or range(ndim)[::-1]
+    order = tuple([_axis("transpose", axis, ndim) for axis in axes])
     if sorted(order) != list(range(ndim)):
         raise ValueError(f"transpose: {axes} must name each of {ndim} axes once")
     return order
@@ -299,8 +305,9 @@ def _restride(shape, strides, new):
 # 2. NDArray: numbers in a strided storage
 # ======================================================================================
 #
-# An NDArray is one flat `array.array` (the buffer) plus shape, strides and offset. A view
-# is another NDArray over the same buffer: it copies nothing and sees every write. Always:
+# An NDArray is one flat `array.array` (the buffer) plus shape, strides and offset. A
+# view is another NDArray over the same buffer: it copies nothing and sees every write.
+# Always:
 #
 # * `_base` is the array that owns the buffer (None: this one does). Each write stamps
 #   the owner with the next tick of a clock; section 3 reads the stamp to find out
@@ -315,7 +322,7 @@ _FLOATS = ("float32", "float64")  # what can have a gradient
 _ZERO = {dtype: array(code, [0]) for dtype, code in _CODES.items()}
 _ONE = {dtype: array(code, [1]) for dtype, code in _CODES.items()}
 _NONFINITE = (ValueError, OverflowError, ZeroDivisionError)  # what Python says to 1 / 0
-_CHUNK = 4096  # elements computed between two stores: they stay in the processor's cache
+_CHUNK = 4096  # elements computed between two stores: they stay in the cache
 _ticks = itertools.count(1)  # the clock of writes (here) and of operations (section 3)
 
 
@@ -323,7 +330,7 @@ def _wider(*dtypes):
     return max(dtypes, key=_RANK.index)
 
 
-# --- 2a. Flat runs: one pass over whole buffers -----------------------------------------
+# --- 2a. Flat runs: one pass over whole buffers ---------------------------------------
 
 
 @_cached
@@ -492,7 +499,7 @@ def _scatter(buffer, start, axes, flat, adding=False):
         buffer[target] = run
 
 
-# --- 2b. Kernels: what each elementwise operation does to a run ----------------------------
+# --- 2b. Kernels: what each elementwise operation does to a run -----------------------
 
 
 def _safe(function, answer):
@@ -591,7 +598,7 @@ _WITH_NUMBER = {  # a comprehension takes 0.8 to 0.9 of the time of a map with `
 }
 
 
-# --- 2c. Making arrays and walking them -----------------------------------------------------
+# --- 2c. Making arrays and walking them -----------------------------------------------
 
 
 def _fresh(buffer, dtype, shape, strides=None):
@@ -630,10 +637,11 @@ def _run(a):
 
 
 def _widened(shape, strides, wide):
-    """Return the axes of a walk broadcast to the shape `wide`: a stride of 0 repeats."""
+    """Return the axes of a walk broadcast to the shape `wide`: a stride of 0
+    repeats."""
     lead = len(wide) - len(shape)
-    pairs = zip(wide[lead:], shape, strides)
-    return [(n, 0) for n in wide[:lead]] + [(n, s if n == m else 0) for n, m, s in pairs]
+    pairs = zip(wide, (1,) * lead + shape, (0,) * lead + strides)
+    return [(n, step if n == m else 0) for n, m, step in pairs]
 
 
 def _spread(a, shape):
@@ -665,7 +673,7 @@ def _mark_written(a):
     owner._stamp = next(_ticks)
 
 
-# --- 2d. Taking in what people have -----------------------------------------------------------
+# --- 2d. Taking in what people have ---------------------------------------------------
 
 
 def _dtype_name(op, dtype):
@@ -732,8 +740,8 @@ def _read_nested(items, path, values):
         shapes.append(shape)
         if shape != shapes[0]:
             raise ValueError(
-                f"NDArray: ragged lists: element {where} has shape {shape}, but {path}[0] has "
-                f"shape {shapes[0]}"
+                f"NDArray: ragged lists: element {where} has shape {shape}, but "
+                f"{path}[0] has shape {shapes[0]}"
             )
     return (len(items), *shapes[0])
 
@@ -805,7 +813,7 @@ def _operand(op, x, like):
     if x.__class__ is float and like.dtype == "float32" and -3e38 < x < 3e38:
         return _single.unpack(_single.pack(x))[0]
     if isinstance(x, _Common):
-        return x._data if op == "setitem" else NotImplemented  # Tensor's operator decides
+        return x._data if op == "setitem" else NotImplemented  # Tensor will answer
     whole = like.dtype in ("int64", "bool")
     if _is_number(x):  # beside integers a number stays as exact as it is
         rounded = _cast(op, [x], "float64" if whole else like.dtype)[0]
@@ -819,7 +827,7 @@ def _operand(op, x, like):
     return NotImplemented
 
 
-# --- 2e. Elementwise --------------------------------------------------------------------------
+# --- 2e. Elementwise ------------------------------------------------------------------
 
 
 def _elementwise(op, dtype, *operands):
@@ -904,8 +912,8 @@ def _write_result(op, a, other):
         shape = _broadcast(op, a.shape, other.shape)
         if shape != a.shape:
             raise ValueError(
-                f"{op}: a result of shape {shape} cannot be written into an array of shape "
-                f"{a.shape}"
+                f"{op}: a result of shape {shape} cannot be written into an array of "
+                f"shape {a.shape}"
             )
         dtype, other = other.dtype, _spread(other, a.shape)
     else:
@@ -928,7 +936,9 @@ def _comparison(op: str) -> _Binary:
 
     def compare(self, other):
         other = _operand(op, other, self)
-        return other if other is NotImplemented else _elementwise(op, "bool", self, other)
+        if other is NotImplemented:
+            return other
+        return _elementwise(op, "bool", self, other)
 
     return compare
 
@@ -945,7 +955,7 @@ def _choose(op, *operands):
     return _elementwise(op, _wider(*dtypes), *checked)
 
 
-# --- 2f. Indexing -----------------------------------------------------------------------------
+# --- 2f. Indexing ---------------------------------------------------------------------
 
 
 def _index_part(part):
@@ -962,13 +972,13 @@ def _index_part(part):
         return index(part)
     else:
         raise IndexError(
-            "index: an index is an integer, a slice, None, ..., an integer array or a mask, "
-            f"not {part!r:.60}"
+            "index: an index is an integer, a slice, None, ..., an integer array or a "
+            f"mask, not {part!r:.60}"
         )
     if "float" in a.dtype or (a.dtype == "bool" and not a.shape):
         raise IndexError(
-            f"index: an array of {a.dtype} and shape {a.shape} is no index; use int64, or a "
-            "bool mask of at least one axis"
+            f"index: an array of {a.dtype} and shape {a.shape} is no index; use int64, "
+            "or a bool mask of at least one axis"
         )
     return a if a.shape else a.item()
 
@@ -979,17 +989,19 @@ def _is_mask(part):
 
 def _index_parts(a, key):
     """Return one part for every axis of `a`, ... filled in, masks as index arrays,
-    integers counted from the front; and whether all integers and arrays are neighbours."""
+    integers counted from the front; and whether all integers and arrays are
+    neighbours."""
     parts = list(map(_index_part, key if key.__class__ is tuple else (key,)))
     spots = [i for i, p in enumerate(parts) if p.__class__ in (int, NDArray)]
     together = not spots or spots[-1] - spots[0] < len(spots)
     dots = [i for i, part in enumerate(parts) if part is ...]
-    used = sum([p.ndim if _is_mask(p) else p is not None and p is not ... for p in parts])
-    if used > a.ndim or len(dots) > 1:
-        what = "two ellipses" if len(dots) > 1 else f"{used} indices"
+    plain = [p for p in parts if not (p is None or p is ...)]
+    used = [p.ndim if _is_mask(p) else 1 for p in plain]
+    if sum(used) > a.ndim or len(dots) > 1:
+        what = "two ellipses" if len(dots) > 1 else f"{sum(used)} indices"
         raise IndexError(f"index: {what} for an array of shape {a.shape}")
     at = dots[0] if dots else len(parts)
-    parts[at : at + 1] = [slice(None)] * (a.ndim - used)
+    parts[at : at + 1] = [slice(None)] * (a.ndim - sum(used))
     resolved: list[Any] = []
     axis = 0
     for part in parts:
@@ -1034,9 +1046,10 @@ def _locate(a, key):
     """Resolve a[key] into (shape, axes, start): a walk over the storage of `a`.
 
     Integers, slices, None and ... only change start and strides: every axis is then a
-    pair (size, step), and the result is a view. Index arrays, broadcast together, become
-    one list of distances from the start. It stands where NumPy puts their axes: in
-    their place if they are neighbours (an integer counts as one of them), else in front.
+    pair (size, step), and the result is a view. Index arrays, broadcast together,
+    become one list of distances from the start. It stands where NumPy puts their axes:
+    in their place if they are neighbours (an integer counts as one of them), else in
+    front.
     """
     parts, together = _index_parts(a, key)
     start, shape, axes, arrays, where = a.offset, [], [], [], None
@@ -1062,13 +1075,13 @@ def _locate(a, key):
     if arrays:
         where = where if together else 0
         common = _broadcast("index", *[indices.shape for indices, _ in arrays])
-        runs = [[i * step for i in _spread(indices, common)] for indices, step in arrays]
+        runs = [[i * step for i in _spread(part, common)] for part, step in arrays]
         axes.insert(where, list(map(sum, zip(*runs))))
         shape[where:where] = common
     return tuple(shape), axes, start
 
 
-# --- 2g. Reductions ---------------------------------------------------------------------------
+# --- 2g. Reductions -------------------------------------------------------------------
 
 
 @_cached
@@ -1086,7 +1099,8 @@ def _reduction(op, shape, axis, keepdims):
         order = (*[i for i in range(len(shape)) if i not in axes], *axes)
         shape = tuple([shape[i] for i in order])
         first, after = len(shape) - len(axes), len(shape)
-    return order, (prod(shape[:first]), prod(shape[first:after]), prod(shape[after:])), result
+    sizes = prod(shape[:first]), prod(shape[first:after]), prod(shape[after:])
+    return order, sizes, result
 
 
 _SHORT = 16  # up to here a tuple made by `zip` beats a slice
@@ -1105,9 +1119,10 @@ def _groups(flat, blocks, n, inner):
         return [flat[i : i + n] for i in range(0, len(flat), n)]
     starts = range(0, len(flat), n * inner)
     if n <= _SHORT:  # few long rows: take one element from each
-        rows = [[flat[i : i + inner] for i in range(b, b + n * inner, inner)] for b in starts]
-        return itertools.chain.from_iterable(itertools.starmap(zip, rows))
-    return (flat[i : b + n * inner : inner] for b in starts for i in range(b, b + inner))
+        rows = (flat[i : i + inner] for i in range(0, len(flat), inner))
+        return itertools.chain.from_iterable(map(zip, *[rows] * n))
+    ends = n * inner
+    return (flat[i : b + ends : inner] for b in starts for i in range(b, b + inner))
 
 
 def _reduce(op, x, axis, keepdims, function, dtype=None):
@@ -1141,8 +1156,8 @@ def _variance(dtype, ddof):
     total = _adder(dtype)
 
     def variance(run):
-        mean = _over(total(run), len(run))
-        return _over(total([(x - mean) * (x - mean) for x in run]), max(len(run) - ddof, 0))
+        mean, n = _over(total(run), len(run)), max(len(run) - ddof, 0)
+        return _over(total([(x - mean) * (x - mean) for x in run]), n)
 
     return variance
 
@@ -1198,19 +1213,20 @@ def _by_rows(op, x, axis, function):
     moved = x if order == tuple(range(x.ndim)) else x.transpose(order)
     n, dtype = prod([x.shape[i] for i in axes]), _floating(x.dtype)
     rows = _groups(_run(moved), x.size // n, n, 1) if x.size else ()
-    flat = array(_CODES[dtype], list(itertools.chain.from_iterable(map(function, rows))))
-    result = _fresh(flat, dtype, moved.shape)
-    return result if moved is x else result.transpose(tuple(map(order.index, range(x.ndim)))).copy()
+    values = list(itertools.chain.from_iterable(map(function, rows)))
+    result = _fresh(array(_CODES[dtype], values), dtype, moved.shape)
+    back = tuple(map(order.index, range(x.ndim)))
+    return result if moved is x else result.transpose(back).copy()
 
 
-# --- 2h. Matrix product -----------------------------------------------------------------------
+# --- 2h. Matrix product ---------------------------------------------------------------
 #
 # C[i, j] is the dot product of row i of A and column j of B. Rows and columns are cut
 # once, by strided slices, so a transposed operand costs nothing extra. Two ways:
 #
 # * Written out, a * i + b * j + ..., in one comprehension over all of C: a short dot
-#   product is mostly the call. 0.2 (inner size 1) to 0.5 (8) of the time of dot products.
-#   Sums of more than 8 products are made eight at a time.
+#   product is mostly the call. 0.2 (inner size 1) to 0.5 (8) of the time of dot
+#   products. Sums of more than 8 products are made eight at a time.
 # * Dot products: `math.sumprod` (3.12 on), or the sum of a `map` of products.
 #
 # Written out, a bias costs no pass of its own: x @ W + b is [x, 1] @ [W; b].
@@ -1242,7 +1258,8 @@ _WRITTEN_OUT = {
 
 
 def _eight_more(A, B, sums):
-    """Add eight products to each sum; `zip` asks B first, so no sum is lost at its end."""
+    """Add eight products to each sum; `zip` asks B first, so no sum is lost at its
+    end."""
     return [
         s + a * i + b * j + c * k + d * l + e * m + f * n + g * o + h * p
         for a, b, c, d, e, f, g, h in A
@@ -1295,12 +1312,13 @@ def _matmul_2d(a, b, m, k, n, bias):
 
 
 def _matmul(a, b, bias=None):
-    """Multiply matrices, or stacks of them, by NumPy's rules; add a bias of shape (n,)."""
+    """Multiply matrices, or stacks of them, by NumPy's rules; add a bias of shape
+    (n,)."""
     shapes = [getattr(x, "shape", ()) for x in (a, b)]
     if () in shapes:
         raise ValueError(
-            f"matmul: shapes {shapes[0]} and {shapes[1]}: each operand needs at least 1 "
-            "axis; use * to scale"
+            f"matmul: shapes {shapes[0]} and {shapes[1]}: each operand needs at least "
+            "1 axis; use * to scale"
         )
     rows, columns = a.shape[-2:-1], b.shape[-1:] if len(b.shape) > 1 else ()
     a = a.unsqueeze(0) if len(a.shape) == 1 else a
@@ -1308,8 +1326,8 @@ def _matmul(a, b, bias=None):
     (m, k), (inner, n) = a.shape[-2:], b.shape[-2:]
     if k != inner:
         raise ValueError(
-            f"matmul: shapes {shapes[0]} and {shapes[1]} do not fit: the inner sizes {k} "
-            f"and {inner} must be equal"
+            f"matmul: shapes {shapes[0]} and {shapes[1]} do not fit: the inner sizes "
+            f"{k} and {inner} must be equal"
         )
     stack = a.shape[:-2]
     if stack != b.shape[:-2]:
@@ -1317,7 +1335,8 @@ def _matmul(a, b, bias=None):
             stack = _broadcast("matmul", stack, b.shape[:-2])
         except ValueError:
             raise ValueError(
-                f"matmul: the stacks of shapes {shapes[0]} and {shapes[1]} cannot be broadcast"
+                f"matmul: the stacks of shapes {shapes[0]} and {shapes[1]} cannot be "
+                "broadcast"
             ) from None
     shape = stack + rows + columns
     if stack and len(b.shape) == 2 and a._flat is not None and k:  # as one tall matrix
@@ -1432,7 +1451,7 @@ def _render(name, a, notes):
     return text + ("," + (" " if fits else "\n" + " " * (len(name) + 1))) + tail + ")"
 
 
-# --- 2j. What arrays and tensors have in common --------------------------------------
+# --- 2j. What arrays and tensors have in common ---------------------------------------
 
 
 class _Common:
@@ -1486,8 +1505,8 @@ class _Common:
         many = axis if isinstance(axis, tuple) else (axis,)
         ndim = self.ndim + len(many)
         axes = _axes("unsqueeze", many, ndim)
-        sizes = iter(self.shape)
-        return self.reshape(tuple([1 if i in axes else next(sizes) for i in range(ndim)]))
+        old = iter(self.shape)
+        return self.reshape(tuple([1 if i in axes else next(old) for i in range(ndim)]))
 
     def squeeze(self: _Kind, axis: _Axis = None) -> _Kind:
         """Remove the given axes, which must have size 1 (`None`: all that do). A view.
@@ -1503,7 +1522,8 @@ class _Common:
                     f"squeeze: axis {i} of shape {self.shape} has size "
                     f"{self.shape[i]}; only an axis of size 1 can be removed"
                 )
-        return self.reshape(tuple([n for i, n in enumerate(self.shape) if i not in axes]))
+        kept = [n for i, n in enumerate(self.shape) if i not in axes]
+        return self.reshape(tuple(kept))
 
     def flip(self: _Kind, axis: _Axis = None) -> _Kind:
         """Reverse the order along the given axes (`None`: all). A view.
@@ -1531,8 +1551,9 @@ class _Common:
         """Return the only element, or explain why `what` needs one."""
         if self.size != 1:
             raise ValueError(
-                f"{what}: an array of shape {self.shape} has {self.size} elements; only "
-                "one element converts to a Python number (see any(), all(), tolist())"
+                f"{what}: an array of shape {self.shape} has {self.size} elements; "
+                "only one element converts to a Python number (see any(), all(), "
+                "tolist())"
             )
         return self.item()
 
@@ -1548,8 +1569,8 @@ class _Common:
     def __index__(self) -> int:
         if self.dtype != "int64" or self.size != 1:
             raise TypeError(
-                f"index: only one int64 element can serve as an integer, not {self.dtype}"
-                f" of shape {self.shape}"
+                "index: only one int64 element can serve as an integer, not "
+                f"{self.dtype} of shape {self.shape}"
             )
         return int(self.item())
 
@@ -1557,16 +1578,17 @@ class _Common:
         return format(self._one("format") if spec else str(self), spec)
 
 
-# --- 2k. The array ---------------------------------------------------------------------
+# --- 2k. The array --------------------------------------------------------------------
 
 
 class NDArray(_Common):
     """An n-dimensional array of float32 (or float64, int64, bool) numbers.
 
-    `data` is a number, nested lists or tuples, any iterable, another array, or an object
-    with the buffer protocol or `__array_interface__` (a NumPy array); it is copied.
-    `dtype` defaults to "float32", whatever the input's was. Raises ValueError for ragged
-    lists, naming where, and TypeError for what is no number.
+    `data` is a number, nested lists or tuples, any iterable, another array, or an
+    object with the buffer protocol or `__array_interface__` (a NumPy array); it is
+    copied.
+    `dtype` defaults to "float32", whatever the input's was. Raises ValueError for
+    ragged lists, naming where, and TypeError for what is no number.
 
     >>> a = NDArray([[1, 2, 3], [4, 5, 6]])
     >>> a.shape, a.strides, a[1, 0].item()
@@ -1698,7 +1720,9 @@ class NDArray(_Common):
         axes = _widened(self.shape, self.strides, new)
         return _view(self, new, tuple([step for _, step in axes]), self.offset)
 
-    def sliding_window(self, size: _ShapeLike, stride: Any = 1, axes: _Axis = None) -> NDArray:
+    def sliding_window(
+        self, size: _ShapeLike, stride: _ShapeLike = 1, axes: _Axis = None
+    ) -> NDArray:
         """Return every window of the given size along `axes` (`None`: all), one axis
         for the windows' places where the old was, new last axes inside the window.
         A view: neighbouring windows share elements. NumPy's `sliding_window_view`.
@@ -1721,8 +1745,8 @@ class NDArray(_Common):
         for n, step, axis in zip(sizes, steps, where):
             if not 1 <= n <= shape[axis] or step < 1:
                 raise ValueError(
-                    f"sliding_window: a window of {n} with stride {step} does not fit axis "
-                    f"{axis} of shape {self.shape}"
+                    f"sliding_window: a window of {n} with stride {step} does not fit "
+                    f"axis {axis} of shape {self.shape}"
                 )
             shape[axis] = (shape[axis] - n) // step + 1
             shape.append(n)
@@ -1763,8 +1787,8 @@ class NDArray(_Common):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         shape, axes, start = _locate(self, index)
-        fancy = list in map(type, axes)
-        _refuse_repeats("setitem", self, zip(self.shape, self.strides) if fancy else axes)
+        whole = list(zip(self.shape, self.strides))
+        _refuse_repeats("setitem", self, whole if list in map(type, axes) else axes)
         source = _operand("setitem", value, self)
         if source is NotImplemented:
             raise TypeError(f"setitem: a {type(value).__name__} cannot be written")
@@ -1774,8 +1798,8 @@ class NDArray(_Common):
             source = source.reshape(source.shape[1:])
         if _broadcast("setitem", source.shape, shape) != shape:
             raise ValueError(
-                f"setitem: a value of shape {source.shape} does not fit the shape {shape} "
-                "that the index selects"
+                f"setitem: a value of shape {source.shape} does not fit the shape "
+                f"{shape} that the index selects"
             )
         flat = _spread(source, shape)
         if source.dtype != self.dtype:
@@ -1861,14 +1885,16 @@ class NDArray(_Common):
         """Return the mean over `axis`; nan of nothing. It cannot overflow where its
         sum would: it is divided before it is rounded."""
         total = _adder(self.dtype)
-        return _reduce("mean", self, axis, keepdims, lambda run: _over(total(run), len(run)))
+        mean = lambda run: _over(total(run), len(run))  # noqa: E731
+        return _reduce("mean", self, axis, keepdims, mean)
 
     def var(self, axis: _Axis = None, ddof: int = 0, keepdims: bool = False) -> NDArray:
         """Return the variance over `axis`, sum((x - mean) ** 2) / (n - ddof)."""
         return _reduce("var", self, axis, keepdims, _variance(self.dtype, ddof))
 
     def std(self, axis: _Axis = None, ddof: int = 0, keepdims: bool = False) -> NDArray:
-        """Return the standard deviation over `axis`, the square root of the variance."""
+        """Return the standard deviation over `axis`, the square root of the
+        variance."""
         variance = _variance(self.dtype, ddof)
         return _reduce("std", self, axis, keepdims, lambda run: sqrt(variance(run)))
 
@@ -1947,7 +1973,7 @@ class NDArray(_Common):
         return _layout(self, " ", 0)
 
 
-# --- 2l. Making and joining arrays ------------------------------------------------------
+# --- 2l. Making and joining arrays ----------------------------------------------------
 
 
 def _filled(op, value, shape, dtype):
@@ -2090,17 +2116,17 @@ def _join_arrays(axis, xs):
 # 3. Tensor and the tape: what happens in loss.backward()
 # ======================================================================================
 #
-# A Tensor is an NDArray with a history: which operation made it (`_ctx.op`) out of which
-# Tensors (`_ctx.inputs`). Every operation on tensors that require a gradient adds one
-# link; together the links are the graph, or "tape". `backward` walks it from the newest
-# result to the oldest input and applies the chain rule at each step: from
+# A Tensor is an NDArray with a history: which operation made it (`_ctx.op`) out of
+# which Tensors (`_ctx.inputs`). Every operation on tensors that require a gradient adds
+# one link; together the links are the graph, or "tape". `backward` walks it from the
+# newest result to the oldest input and applies the chain rule at each step: from
 # g = d loss / d output and the operation's own rule, d loss / d input. Always:
 #
 # * One rule, two readings: a rule is ordinary maths in names that NDArray and Tensor
 #   share. Given NDArrays it computes numbers (`backward`), given Tensors it records a
 #   graph in turn (`grad(..., create_graph=True)`), and so can be differentiated again.
-# * A rule reads only what its parameters name, so the engine knows which values must not
-#   have changed, evaluates nothing for inputs that need no gradient, and undoes
+# * A rule reads only what its parameters name, so the engine knows which values must
+#   not have changed, evaluates nothing for inputs that need no gradient, and undoes
 #   broadcasting itself, in `_fit`, in one place.
 # * A link points only backwards, from results to inputs: no cycles, so Python's
 #   reference counting alone frees a graph.
@@ -2108,7 +2134,7 @@ def _join_arrays(axis, xs):
 # At first reading, skip the modes (3a); the heart is `Function.apply` and `_reverse`.
 
 
-# --- 3a. Modes: recording or not, watching for anomalies or not -------------------------
+# --- 3a. Modes: recording or not, watching for anomalies or not -----------------------
 
 # (recording, watching, the mode outside). A ContextVar is private to each thread and to
 # each asyncio task, and with no state in the `with` object itself, nesting is free.
@@ -2127,15 +2153,15 @@ class _Switch:
         return self
 
     def __exit__(self, *error: object) -> None:
-        _mode.set(_mode.get()[2] or _OUTERMOST)  # entered in another context, left in this
+        _mode.set(_mode.get()[2] or _OUTERMOST)  # perhaps entered in another context
 
     def __call__(self, function: Any) -> Any:
         from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 
         if isasyncgenfunction(function):
             raise TypeError(
-                f"{type(self).__name__}: an asynchronous generator cannot be decorated; "
-                f"write `with {type(self).__name__}():` inside it"
+                f"{type(self).__name__}: an asynchronous generator cannot be "
+                f"decorated; write `with {type(self).__name__}():` inside it"
             )
 
         @wraps(function)
@@ -2240,18 +2266,18 @@ def _check_finite(what, result, sources, place):
     )
 
 
-# --- 3b. Function: an operation and its derivatives -------------------------------------
+# --- 3b. Function: an operation and its derivatives -----------------------------------
 
 
 class Function:
     """An operation: `forward`, and for each input one rule, its derivative.
 
     `forward` takes NDArrays (and numbers or other options) and returns a new NDArray.
-    The rule for its parameter `x` is called `dx`. It takes `g`, the gradient of the loss
-    with respect to the output, and by name whatever else it reads: the output `y`, any
-    parameter of `forward`, or only the shape of one, `x_shape`. It returns the gradient
-    with respect to x, in names that NDArray and Tensor share, so that the same rule
-    computes numbers and records graphs. Use it through `apply`:
+    The rule for its parameter `x` is called `dx`. It takes `g`, the gradient of the
+    loss with respect to the output, and by name whatever else it reads: the output `y`,
+    any parameter of `forward`, or only the shape of one, `x_shape`. It returns the
+    gradient with respect to x, in names that NDArray and Tensor share, so that the same
+    rule computes numbers and records graphs. Use it through `apply`:
 
     >>> class Cube(Function):
     ...     def forward(x): return x * x * x
@@ -2274,7 +2300,8 @@ class Function:
     _rules: dict[int, Any] = {}  # position: (rule, what it reads after g)
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Read off the signatures which rule belongs to which input, and what it reads."""
+        """Read off the signatures which rule belongs to which input, and what it
+        reads."""
         super().__init_subclass__(**options)
         cls.op = vars(cls).get("op", cls.__name__.lower())
         if cls.__module__ == __name__:
@@ -2296,9 +2323,9 @@ class Function:
         ]
         if taken or misspelt:
             raise TypeError(
-                f"{cls.__name__}: the parameters of forward may not be called g, y, i or "
-                f"..._shape ({', '.join(taken)}), and each rule is named after one of "
-                f"({', '.join(names)}): {', '.join(misspelt)}"
+                f"{cls.__name__}: the parameters of forward may not be called g, y, i "
+                f"or ..._shape ({', '.join(taken)}), and each rule is named after one "
+                f"of ({', '.join(names)}): {', '.join(misspelt)}"
             )
         reads.update(shapes)
         reads.update({name: ("value", i) for i, name in enumerate(names)})
@@ -2310,14 +2337,15 @@ class Function:
                 first, *asked = code.co_varnames[: code.co_argcount]
                 if first != "g" or not set(asked) <= set(reads):
                     raise TypeError(
-                        f"{cls.__name__}: rule d{name}({', '.join([first, *asked])}) must take g "
-                        f"first, then any of {', '.join(reads)}"
+                        f"{cls.__name__}: rule d{name}({', '.join([first, *asked])}) "
+                        f"must take g first, then any of {', '.join(reads)}"
                     )
                 cls._rules[i] = (rule, [reads[part] for part in asked])
         if not cls._rules:
             raise TypeError(
-                f"{cls.__name__}: define a rule for each input of forward({', '.join(names)}), "
-                f"such as `def d{(*names, 'x')[0]}(g): ...`"
+                f"{cls.__name__}: define a rule for each input of "
+                f"forward({', '.join(names)}), such as `def d{(*names, 'x')[0]}(g): "
+                "...`"
             )
 
     @classmethod
@@ -2326,14 +2354,15 @@ class Function:
         star = len(cls._parameters)
         if i < star or star not in cls._rules:
             raise TypeError(
-                f"{cls.__name__}: argument {i} requires a gradient, but has no rule; define one, "
-                "or pass detach() of the tensor"
+                f"{cls.__name__}: argument {i} requires a gradient, but has no rule; "
+                "define one, or pass detach() of the tensor"
             )
         return cls._rules[star]
 
     @classmethod
     def apply(cls, *args: Any, **options: Any) -> Tensor:
-        """Compute the operation on Tensors, and record it if one requires a gradient."""
+        """Compute the operation on Tensors, and record it if one requires a
+        gradient."""
         missing = len(cls._parameters) - len(args)
         if options or missing > len(cls._defaults):
             args = cls._bind(args, options)
@@ -2342,8 +2371,9 @@ class Function:
         data = cls.forward(*[x._data if isinstance(x, Tensor) else x for x in args])
         if data.__class__ is not NDArray:
             raise TypeError(
-                f"{cls.__name__}: forward must return an NDArray, not a {type(data).__name__}; it "
-                "gets tensors as NDArrays, but not those in lists: pass each by itself"
+                f"{cls.__name__}: forward must return an NDArray, not a "
+                f"{type(data).__name__}; it gets tensors as NDArrays, but not those in "
+                "lists: pass each by itself"
             )
         return _record(cls, args, data)
 
@@ -2355,8 +2385,8 @@ class Function:
         known.update(options)
         if not set(options) <= set(rest) <= set(known):
             raise TypeError(
-                f"{cls.op}: the arguments are ({', '.join(cls._parameters)}); got {len(args)} by "
-                f"position and {', '.join(options) or 'none'} by name"
+                f"{cls.op}: the arguments are ({', '.join(cls._parameters)}); got "
+                f"{len(args)} by position and {', '.join(options) or 'none'} by name"
             )
         return args + tuple([known[name] for name in rest])
 
@@ -2398,7 +2428,7 @@ def _tensor(data):
     return t
 
 
-# --- 3c. The walk back ---------------------------------------------------------------------
+# --- 3c. The walk back ----------------------------------------------------------------
 
 
 def graph(t: Tensor) -> list[Tensor]:
@@ -2440,8 +2470,9 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
     for t in order:
         if t._time < 0 and not (wanted and {t} == set(wanted)):  # all is behind it
             raise RuntimeError(
-                f"backward: the graph behind a tensor of shape {t.shape} was released by an "
-                "earlier backward; give that one retain_graph=True to go through it again"
+                f"backward: the graph behind a tensor of shape {t.shape} was released "
+                "by an earlier backward; give that one retain_graph=True to go "
+                "through it again"
             )
     needed = None
     if wanted is not None:
@@ -2471,8 +2502,8 @@ def _paths(order, wanted):
     for i, t in enumerate(wanted):
         if t not in reached:
             raise ValueError(
-                f"grad: the output does not depend on input {i}, of shape {t.shape}, or that "
-                "input requires no gradient"
+                f"grad: the output does not depend on input {i}, of shape {t.shape}, "
+                "or that input requires no gradient"
             )
     for t in order:
         if not needed.isdisjoint([x for x in t._args if isinstance(x, Tensor)]):
@@ -2495,9 +2526,9 @@ def _chain(y, i, x, g, differentiable, watching):
             owner = data if data._base is None else data._base
             if owner._stamp > y._time or data._stamp > y._time:
                 raise RuntimeError(
-                    f"backward of {function.op}: a value of shape {data.shape} that its "
-                    "derivative reads has been written to since; run backward first, or write "
-                    "to a copy"
+                    f"backward of {function.op}: a value of shape {data.shape} that "
+                    "its derivative reads has been written to since; run backward "
+                    "first, or write to a copy"
                 )
             source = source if differentiable else data
         values.append(source)
@@ -2510,8 +2541,8 @@ def _chain(y, i, x, g, differentiable, watching):
         part = rule(*values)
     if part.__class__ is not g.__class__:
         raise TypeError(
-            f"{function.__name__}: the rule for argument {i} must return one gradient, a "
-            f"{type(g).__name__}, not a {type(part).__name__}"
+            f"{function.__name__}: the rule for argument {i} must return one gradient, "
+            f"a {type(g).__name__}, not a {type(part).__name__}"
         )
     data = x._data
     if part.shape != data.shape:
@@ -2519,7 +2550,7 @@ def _chain(y, i, x, g, differentiable, watching):
     if part.dtype != data.dtype:
         part = part.astype(data.dtype)
     if not differentiable and (
-        part is g or part._base is not None or (reads and True in [part is v for v in values])
+        part is g or part._base is not None or True in [part is v for v in values]
     ):
         return part.copy()  # a gradient shares its storage with nothing else
     return part
@@ -2533,15 +2564,15 @@ def _fit(function, i, part, shape, result):
     small = (1,) * (ndim - len(shape)) + shape
     wide = ((1,) * ndim + result)[-ndim:] if ndim else ()
     axes = [k for k in range(ndim) if small[k : k + 1] != part.shape[k : k + 1]]
-    if len(small) > ndim or any([small[k] != 1 or part.shape[k] != wide[k] for k in axes]):
+    if len(small) > ndim or any([(small[k], wide[k]) != (1, part.shape[k]) for k in axes]):
         raise ValueError(
-            f"{function.__name__}: the rule for argument {i} returned a gradient of shape "
-            f"{part.shape} for an input of shape {shape}"
+            f"{function.__name__}: the rule for argument {i} returned a gradient of "
+            f"shape {part.shape} for an input of shape {shape}"
         )
     return (part.sum(tuple(axes)) if axes else part).reshape(shape)
 
 
-# --- 3d. Tensor ------------------------------------------------------------------------
+# --- 3d. Tensor -----------------------------------------------------------------------
 
 
 def _method(name: str) -> Callable[..., Tensor]:
@@ -2559,7 +2590,8 @@ def _tensor_operator(op: str, operate: Any) -> tuple[_Binary, _Binary]:
 
     def forward(self, other):
         if other.__class__ is Tensor:  # the short way from `a + b` to the kernel
-            return _record(_FUNCTIONS[op], (self, other), operate(self._data, other._data))
+            data = operate(self._data, other._data)
+            return _record(_FUNCTIONS[op], (self, other), data)
         if not isinstance(other, Tensor):
             other = _operand(op, other, self._data)
             if other is NotImplemented:
@@ -2586,16 +2618,16 @@ def _untracked(name: str) -> Callable[..., Tensor]:
 
 
 Context = namedtuple("Context", "op inputs function args")
-Context.__doc__ = """The history of a tensor, `t._ctx`: the name of the operation that made it, the
-input tensors, the Function, and all that it was given."""
+Context.__doc__ = """The history of a tensor, `t._ctx`: the name of the operation that made
+it, the input tensors, the Function, and all that it was given."""
 
 
 class Tensor(_Common):
     """An array with a history, from which gradients are computed.
 
     `data` as for NDArray, copied; an NDArray keeps its dtype, everything else becomes
-    float32 unless `dtype` says otherwise. With `requires_grad=True` the operations on it
-    are recorded, and `backward` on a result puts the gradient into `.grad`.
+    float32 unless `dtype` says otherwise. With `requires_grad=True` the operations on
+    it are recorded, and `backward` on a result puts the gradient into `.grad`.
 
     >>> x1 = Tensor([1.0], requires_grad=True)
     >>> x2 = Tensor([2.0], requires_grad=True)
@@ -2609,7 +2641,8 @@ class Tensor(_Common):
     """
 
     __slots__ = (
-        "_data", "grad", "_needs", "_function", "_args", "_time", "_place", "__weakref__"
+        "_data", "grad", "_needs", "_function", "_args", "_time", "_place",
+        "__weakref__",
     )  # fmt: skip
 
     _data: NDArray
@@ -2633,19 +2666,20 @@ class Tensor(_Common):
 
     @property
     def data(self) -> NDArray:
-        """The numbers. Writing to them in place is allowed, and noticed by `backward`."""
+        """The numbers. Writing to them in place is allowed, and noticed by
+        `backward`."""
         return self._data
 
     @data.setter
     def data(self, value: Any) -> None:
         if value is self._data:
             return
-        value = value._data if isinstance(value, _Common) else NDArray(value, self.dtype)
-        if value.shape != self.shape:
-            raise ValueError(f"data: shape {value.shape} does not fit a Tensor of {self.shape}")
-        if self._needs and "float" not in value.dtype:
-            raise TypeError(f"data: {value.dtype} cannot require a gradient")
-        self._data = _view(value, value.shape, value.strides, value.offset)
+        new = value._data if isinstance(value, _Common) else NDArray(value, self.dtype)
+        if new.shape != self.shape:
+            raise ValueError(f"data: shape {new.shape} does not fit the shape {self.shape}")
+        if self._needs and new.dtype not in _FLOATS:
+            raise TypeError(f"data: {new.dtype} cannot require a gradient")
+        self._data = _view(new, new.shape, new.strides, new.offset)
         self._data._stamp = next(_ticks)  # what was recorded read the old numbers
 
     @property
@@ -2657,15 +2691,17 @@ class Tensor(_Common):
     def requires_grad(self, value: bool) -> None:
         if value and "float" not in self.dtype:
             raise TypeError(
-                f"Tensor: {self.dtype} cannot require a gradient; only float32 and float64 can"
+                f"Tensor: {self.dtype} cannot require a gradient; only float32 and "
+                "float64 can"
             )
         if not self.is_leaf and not value:
-            raise RuntimeError("Tensor: the result of an operation; use detach() instead")
+            raise RuntimeError("Tensor: the result of an operation; use detach()")
         self._needs = bool(value)
 
     @property
     def _ctx(self) -> Context | None:
-        """The operation that made this tensor, or None: for a leaf, and once released."""
+        """The operation that made this tensor, or None: for a leaf, and once
+        released."""
         if self._function is None:
             return None
         inputs = tuple([x for x in self._args if isinstance(x, Tensor)])
@@ -2770,7 +2806,8 @@ class Tensor(_Common):
 
     def reshape(self, *shape: Any) -> Tensor:
         """Return the same elements in another shape; one size may be -1."""
-        return _FUNCTIONS["reshape"].apply(self, shape[0] if _is_shape(shape) else shape)
+        new = shape[0] if len(shape) == 1 else shape
+        return _FUNCTIONS["reshape"].apply(self, new)
 
     def transpose(self, *axes: Any) -> Tensor:
         """Return the axes in another order (default: reversed)."""
@@ -2782,13 +2819,13 @@ class Tensor(_Common):
 
     def __getitem__(self, key: Any) -> Tensor:
         parts = key if key.__class__ is tuple else (key,)
-        fixed = tuple([p if p is None or p.__class__ in _PLAIN else _frozen(p) for p in parts])
-        return _FUNCTIONS["index"].apply(self, fixed)
+        return _FUNCTIONS["index"].apply(self, tuple(map(_frozen, parts)))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TypeError(
             "setitem: a Tensor cannot be written in place, its history would be wrong; "
-            "select with where(mask, new, x), or write to x.data, which backward notices"
+            "select with where(mask, new, x), or write to x.data, which backward "
+            "notices"
         )
 
     def __repr__(self) -> str:
@@ -2805,8 +2842,9 @@ class Tensor(_Common):
     def __reduce__(self):
         if not self.is_leaf:
             raise RuntimeError(
-                "Tensor: only leaves can be copied or pickled; this one is the result of an "
-                "operation, and its history would be lost: use detach(), or save its data"
+                "Tensor: only leaves can be copied or pickled; this one is the result "
+                "of an operation, and its history would be lost: use detach(), or save "
+                "its data"
             )
         return _rebuild, (self._data, self._needs)
 
@@ -2816,9 +2854,6 @@ class Tensor(_Common):
         twin._data = self._data.copy()
         twin.grad = None if self.grad is None else self.grad.copy()
         return memo.setdefault(id(self), twin)
-
-
-_PLAIN = (int, slice, type(...))
 
 
 def _frozen(part):
@@ -2838,8 +2873,9 @@ def _start(t, grad, op):
     """Return the gradient to start from, in the shape and dtype of t."""
     if not t._needs:
         raise RuntimeError(
-            f"{op}: this tensor of shape {t.shape} requires no gradient: it does not depend on "
-            "any tensor made with requires_grad=True, or was computed under no_grad()"
+            f"{op}: this tensor of shape {t.shape} requires no gradient: it does not "
+            "depend on any tensor made with requires_grad=True, or was computed under "
+            "no_grad()"
         )
     if grad is None:
         return _fresh(_ONE[t.dtype] * t.size, t.dtype, t.shape)
@@ -2859,8 +2895,8 @@ def grad(
     create_graph: bool = False,
     retain_graph: bool | None = None,
 ) -> tuple[Tensor, ...]:
-    """Return the gradients of `output` with respect to each of `inputs`, as Tensors, and
-    leave every `.grad` alone.
+    """Return the gradients of `output` with respect to each of `inputs`, as Tensors,
+    and leave every `.grad` alone.
 
     With `create_graph=True` the result has a history, and can be differentiated again;
     the graph is then kept, as with `retain_graph=True`. Raises ValueError for an input
@@ -2916,7 +2952,8 @@ def _in_one_pass(kernel):
             if g.__class__ is not NDArray or g.shape != y.shape or g.dtype != y.dtype:
                 return rule(g, y)
             run = _run(g)
-            return _fresh(_compute(both, (run, _run(y)), len(run), g.dtype), g.dtype, g.shape)
+            flat = _compute(both, (run, _run(y)), len(run), g.dtype)
+            return _fresh(flat, g.dtype, g.shape)
 
         fused.plain = rule
         return fused
@@ -2924,7 +2961,7 @@ def _in_one_pass(kernel):
     return decorate
 
 
-# --- 4a. Arithmetic -----------------------------------------------------------------------
+# --- 4a. Arithmetic -------------------------------------------------------------------
 
 
 class Add(Function):
@@ -2980,7 +3017,7 @@ class Abs(Function):
     def dx(g, x): return g * ((x > 0) - (x < 0))  # the sign; 0 at 0
 
 
-# --- 4b. Elementwise functions ------------------------------------------------------------
+# --- 4b. Elementwise functions --------------------------------------------------------
 
 
 class Exp(Function):
@@ -3084,7 +3121,7 @@ class Copy(Function):
     def dx(g): return g
 
 
-# --- 4c. Reductions -----------------------------------------------------------------------
+# --- 4c. Reductions -------------------------------------------------------------------
 #
 # `_kept` gives the shape that keeps the reduced axes with size 1; reshaped to it, the
 # gradient of a result stands beside the elements it was made from and broadcasts.
@@ -3194,8 +3231,8 @@ class MSE(Function):
 
 
 class LogisticLoss(Function):
-    """max(x, 0) - x t + log(1 + exp(-|x|)): minus the log-likelihood of a target t under
-    the probability sigmoid(x)."""
+    """max(x, 0) - x t + log(1 + exp(-|x|)): minus the log-likelihood of a target t
+    under the probability sigmoid(x)."""
     def forward(x, target): return _elementwise("logistic", None, x, target)
     def dx(g, x, target): return g * (x.sigmoid() - target)
     def dtarget(g, x): return -g * x
@@ -3206,7 +3243,8 @@ class CrossEntropy(Function):
     the distance between what was predicted and what was true."""
     def forward(x, labels, kept):
         rows = x.log_softmax(-1).reshape(labels.size, x.shape[-1])
-        picked = rows[arange(labels.size, dtype="int64"), _choose("where", kept, labels, 0).reshape(-1)]
+        safe = _choose("where", kept, labels, 0).reshape(-1)
+        picked = rows[arange(labels.size, dtype="int64"), safe]
         return _choose("where", kept, -picked.reshape(labels.shape), 0)
 
     def dx(g, x, labels, kept):
@@ -3214,7 +3252,7 @@ class CrossEntropy(Function):
         return where(kept.unsqueeze(-1), (x.softmax(-1) - truth) * g.unsqueeze(-1), 0)
 
 
-# --- 4d. Views and selections -------------------------------------------------------------
+# --- 4d. Views and selections ---------------------------------------------------------
 
 
 class Reshape(Function):
@@ -3251,8 +3289,8 @@ class SlidingWindow(Function):
 
 class Spread(Function):
     """Zeros of the given shape, to which g is added at the places that an index, or the
-    windows, select; what is selected several times adds up. The derivative of selecting,
-    and its derivative is to select again."""
+    windows, select; what is selected several times adds up. The derivative of
+    selecting, and its derivative is to select again."""
     def forward(parts, shape, key, window):
         total = zeros(shape, "float64")
         if window is None:
@@ -3292,7 +3330,7 @@ class Concatenate(Function):
         return g[(slice(None),) * axis + (slice(starts[i], starts[i + 1]),)]
 
 
-# --- 4e. Matrix product -------------------------------------------------------------------
+# --- 4e. Matrix product ---------------------------------------------------------------
 
 
 class MatMul(Function):
@@ -3319,12 +3357,13 @@ class MatMul(Function):
 
 
 class Affine(MatMul):
-    """a @ b + bias, for the layers: the bias of shape (n,) is added within the product."""
+    """a @ b + bias, for the layers: the bias of shape (n,) is added within the
+    product."""
     def forward(a, b, bias): return _matmul(a, b, bias)
     def dbias(g): return g
 
 
-# --- 4f. Functions of both kinds ----------------------------------------------------------
+# --- 4f. Functions of both kinds ------------------------------------------------------
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -3386,8 +3425,8 @@ def concatenate(xs: Sequence[Any], axis: int = 0) -> Any:
     rests = {(x.ndim, x.shape[:axis], x.shape[axis + 1 :]) for x in parts}
     if len(rests) > 1:
         raise ValueError(
-            f"concatenate: shapes {' and '.join([str(x.shape) for x in parts])} must be equal "
-            f"but for axis {axis}"
+            f"concatenate: shapes {' and '.join([str(x.shape) for x in parts])} must "
+            f"be equal but for axis {axis}"
         )
     starts = (0, *itertools.accumulate([x.shape[axis] for x in parts]))
     return _either(Concatenate, axis, starts, *parts)
@@ -3422,8 +3461,8 @@ def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> list[Any]:
         count = index(parts)
         if count < 1 or n % count:
             raise ValueError(
-                f"split: axis {axis} of shape {x.shape} does not divide into {count} equal "
-                "parts; give the positions to cut at instead"
+                f"split: axis {axis} of shape {x.shape} does not divide into {count} "
+                "equal parts; give the positions to cut at instead"
             )
         cuts = list(range(0, n + 1, n // count)) if n else [0] * (count + 1)
     else:
@@ -3521,8 +3560,9 @@ class Module:
         return {path: a._data for path, a in items if isinstance(a, _Common)}
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
-        """Copy a state into this module. Raises one ValueError that lists every missing,
-        unexpected (unless not `strict`) and misshapen entry; nothing is changed then."""
+        """Copy a state into this module. Raises one ValueError that lists every
+        missing, unexpected (unless not `strict`) and misshapen entry; nothing is
+        changed then."""
         own = self.state_dict()
         wrong = []
         if strict:
@@ -3586,7 +3626,7 @@ def summary(model: Module) -> str:
     return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
 
 
-# --- 5a. Layers -----------------------------------------------------------------------------
+# --- 5a. Layers -----------------------------------------------------------------------
 
 
 def _check_positive(op, **sizes):
@@ -3616,8 +3656,8 @@ def _initial(init, shape, fan_in, fan_out):
         weights = randn(shape) * init
     else:
         raise ValueError(
-            "init is 'he', 'he_normal', 'xavier', 'xavier_normal', 'zeros' or the standard "
-            f"deviation of a normal distribution, not {init!r}"
+            "init is 'he', 'he_normal', 'xavier', 'xavier_normal', 'zeros' or the "
+            f"standard deviation of a normal distribution, not {init!r}"
         )
     return Tensor(weights, requires_grad=True)
 
@@ -3680,7 +3720,8 @@ def _check_labels(op, labels, count, ignore=None):
     for place, label in enumerate(_run(labels)):
         if not 0 <= label < count and label != ignore:
             raise IndexError(
-                f"{op}: label {label} at position {place} is not one of 0 to {count - 1}"
+                f"{op}: label {label} at position {place} is not one of 0 to "
+                f"{count - 1}"
             )
 
 
@@ -3699,8 +3740,8 @@ class Sequential(Module):
         for i, layer in enumerate(layers):
             if not isinstance(layer, Module):
                 raise TypeError(
-                    f"Sequential: layer {i} is a {type(layer).__name__}, not a Module; use "
-                    "ReLU() for relu"
+                    f"Sequential: layer {i} is a {type(layer).__name__}, not a Module; "
+                    "use ReLU() for relu"
                 )
             setattr(self, str(i), layer)  # so that paths read "0.W", as in PyTorch
 
@@ -3859,8 +3900,9 @@ class BatchNorm1d(Module):
         """Return x normalised over all axes but the second."""
         if x.ndim not in self._ranks or x.shape[1] != self.gamma.size:
             raise ValueError(
-                f"{self!r}: x has shape {x.shape}; expected {' or '.join(map(str, self._ranks))} "
-                f"axes, the second of size {self.gamma.size}"
+                f"{self!r}: x has shape {x.shape}; expected "
+                f"{' or '.join(map(str, self._ranks))} axes, the second of size "
+                f"{self.gamma.size}"
             )
         axes = tuple([i for i in range(x.ndim) if i != 1])
         wide = (-1,) + (1,) * (x.ndim - 2)
@@ -3877,8 +3919,8 @@ class BatchNorm1d(Module):
         n = x.size // self.gamma.size
         if n < 2:
             raise ValueError(
-                f"{self!r}: training needs at least 2 values for each feature, x has shape "
-                f"{x.shape}"
+                f"{self!r}: training needs at least 2 values for each feature, x has "
+                f"shape {x.shape}"
             )
         for running, batch in (
             (self.running_mean, x.mean(axes)),
@@ -3897,7 +3939,7 @@ class BatchNorm2d(BatchNorm1d):
     _ranks = (4,)
 
 
-# --- 5b. Convolution and pooling ----------------------------------------------------------
+# --- 5b. Convolution and pooling ------------------------------------------------------
 #
 # Both look at the image through small windows, and a window costs nothing: the strided
 # view `sliding_window` shows every window of the image as if it had been copied out,
@@ -3911,7 +3953,8 @@ def _pair(op, name, value, least=1):
     pair = value if isinstance(value, (tuple, list)) else (value, value)
     if len(pair) != 2 or any([not hasattr(n, "__index__") or n < least for n in pair]):
         raise ValueError(
-            f"{op}: {name} must be an integer of at least {least}, or two, not {value!r}"
+            f"{op}: {name} must be an integer of at least {least}, or two, not "
+            f"{value!r}"
         )
     return tuple(map(index, pair))
 
@@ -3923,8 +3966,8 @@ def _windows(op, x, kernel, stride, padding, dilation=(1, 1), fill=0.0):
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation)]
     if any([n + 2 * p < r for n, p, r in zip(x.shape[2:], padding, reach)]):
         raise ValueError(
-            f"{op}: a window of {tuple(reach)} is larger than x of shape {x.shape} with "
-            f"padding {padding}"
+            f"{op}: a window of {tuple(reach)} is larger than x of shape {x.shape} "
+            f"with padding {padding}"
         )
     if any(padding):
         x = _either(Pad, x, padding, fill)
@@ -3948,8 +3991,9 @@ def conv2d(
     fits = W.ndim == x.ndim == 4 and groups > 0 and x.shape[1] == deep * groups
     if not fits or out % groups or bias != (out,):
         raise ValueError(
-            f"{op}: x of shape {x.shape}, W of shape {W.shape}, b of shape {bias} and {groups} "
-            "groups do not fit; expected (n, c, h, w), (out, c / groups, kh, kw), (out,)"
+            f"{op}: x of shape {x.shape}, W of shape {W.shape}, b of shape {bias} and "
+            f"{groups} groups do not fit; expected (n, c, h, w), (out, c / groups, kh, "
+            "kw), (out,)"
         )
     windows = _windows(op, x, kernel, stride, padding, dilation)
     n, _, height, width = windows.shape[:4]
@@ -3976,8 +4020,8 @@ class Conv2d(Module):
         )
         if in_channels % groups or out_channels % groups:
             raise ValueError(
-                f"Conv2d: {in_channels} input and {out_channels} output channels must both "
-                f"divide by {groups} groups"
+                f"Conv2d: {in_channels} input and {out_channels} output channels must "
+                f"both divide by {groups} groups"
             )
         kernel = _pair("Conv2d", "kernel_size", kernel_size)
         self.stride = _pair("Conv2d", "stride", stride)
@@ -4016,7 +4060,8 @@ class MaxPool2d(Module):
         self.padding = _pair(op, "padding", padding, 0)
         if any([2 * p > k for p, k in zip(self.padding, self.kernel_size)]):
             raise ValueError(
-                f"{op}: padding {self.padding} must be at most half the kernel {self.kernel_size}"
+                f"{op}: padding {self.padding} must be at most half the kernel "
+                f"{self.kernel_size}"
             )
 
     def forward(self, x: Any) -> Any:
@@ -4033,7 +4078,8 @@ class MaxPool2d(Module):
 
     def _describe(self):
         return (
-            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+            f"kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"padding={self.padding}"
         )
 
 
@@ -4071,8 +4117,8 @@ def _same_shape(op, prediction, target):
     target = target if isinstance(target, _Common) else NDArray(target, prediction.dtype)
     if prediction.shape != target.shape:
         raise ValueError(
-            f"{op}: the prediction has shape {prediction.shape}, the target {target.shape}; they "
-            "must be equal (reshape one of them)"
+            f"{op}: the prediction has shape {prediction.shape}, the target "
+            f"{target.shape}; they must be equal (reshape one of them)"
         )
     return prediction, target
 
@@ -4140,8 +4186,8 @@ def _classes(op, x, labels, ignore):
     labels = _integers(op, labels)
     if x.ndim not in (1, 2) or labels.shape != x.shape[:-1]:
         raise ValueError(
-            f"{op}: scores of shape {x.shape} and labels of shape {labels.shape}; expected "
-            "(n, classes) with (n,), or (classes,) with one label"
+            f"{op}: scores of shape {x.shape} and labels of shape {labels.shape}; "
+            "expected (n, classes) with (n,), or (classes,) with one label"
         )
     _check_labels(op, labels, x.shape[-1], ignore)
     return x, labels, labels != ignore
@@ -4152,8 +4198,9 @@ def _classes(op, x, labels, ignore):
 # ======================================================================================
 #
 # After `loss.backward()`, `step()` moves every parameter a little against its gradient,
-# in place. All arithmetic of an update is one pass over the flat storages: a kernel gets
-# runs of the parameter, its state and its gradient, and returns what to write back.
+# in place. All arithmetic of an update is one pass over the flat storages: a kernel
+# gets runs of the parameter, its state and its gradient, and returns what to write
+# back.
 
 
 def _update(kernel, written, read):
@@ -4191,7 +4238,8 @@ class Optimizer:
         for i, p in enumerate(self.params):
             if not isinstance(p, Tensor) or not p.requires_grad or not p.is_leaf:
                 raise TypeError(
-                    f"{name}: parameter {i} is not a leaf Tensor that requires a gradient"
+                    f"{name}: parameter {i} is not a leaf Tensor that requires a "
+                    "gradient"
                 )
         if len(set(self.params)) < len(self.params):
             raise ValueError(f"{name}: a parameter is given twice")
@@ -4213,8 +4261,8 @@ class Optimizer:
                 continue
             if p.grad.shape != p.shape:
                 raise ValueError(
-                    f"{type(self).__name__}: parameter {i} has shape {p.shape}, its gradient "
-                    f"{p.grad.shape}"
+                    f"{type(self).__name__}: parameter {i} has shape {p.shape}, its "
+                    f"gradient {p.grad.shape}"
                 )
             self._step(p._data, p.grad, self._state[i])
 
@@ -4232,8 +4280,9 @@ class Optimizer:
         return entries
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back a `state_dict`, copied; the next steps are then the same to the bit.
-        Raises ValueError, and changes nothing, if it does not fit the parameters."""
+        """Take back a `state_dict`, copied; the next steps are then the same to the
+        bit. Raises ValueError, and changes nothing, if it does not fit the
+        parameters."""
         new: list[dict[str, Any]] = [{} for _ in self.params]
         for name, value in state.items():
             place, _, key = name.partition(".")
@@ -4248,8 +4297,8 @@ class Optimizer:
             new[i][key] = NDArray(value, self.params[i].dtype)
             if new[i][key].shape != self.params[i].shape:
                 raise ValueError(
-                    f"{type(self).__name__}: state {name!r} has shape {new[i][key].shape}, its "
-                    f"parameter {self.params[i].shape}"
+                    f"{type(self).__name__}: state {name!r} has shape "
+                    f"{new[i][key].shape}, its parameter {self.params[i].shape}"
                 )
         missing = [key for key in self._settings if key not in state]
         for i, kept in enumerate(new):
@@ -4388,8 +4437,8 @@ def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float) -> float
 # 8. Seeing and checking
 # ======================================================================================
 #
-# The graph again, by the same walk as `backward`, for the eyes; and the derivative again,
-# by its definition, for the doubts.
+# The graph again, by the same walk as `backward`, for the eyes; and the derivative
+# again, by its definition, for the doubts.
 
 
 def _names(names):
@@ -4449,8 +4498,9 @@ def to_dot(t: Tensor, names: Any = None) -> str:
 
 
 def numerical_gradient(f: Callable[[Any], Any], x: Any, eps: float = 1e-6) -> NDArray:
-    """Return the gradient of f at x, in float64, by central differences: for each element
-    (f(x + eps) - f(x - eps)) / (2 eps). A result that is no scalar is summed."""
+    """Return the gradient of f at x, in float64, by central differences: for each
+    element (f(x + eps) - f(x - eps)) / (2 eps). A result that is no scalar is
+    summed."""
     point = Tensor(x, dtype="float64")
     result = zeros(point.shape, "float64")
     for i in range(point.size):
@@ -4471,9 +4521,10 @@ def _slope(f, x, i, eps):
 def gradcheck(
     f: Callable[..., Any], inputs: Any, eps: float = 1e-6, atol: float = 1e-5, order: int = 1
 ) -> bool:
-    """Compare the gradients of f with central differences, in float64, for every element
-    of every input, with a random upstream gradient; with `order=2` also those of its
-    gradient. Return True, or raise RuntimeError naming input, index and both values.
+    """Compare the gradients of f with central differences, in float64, for every
+    element of every input, with a random upstream gradient; with `order=2` also those
+    of its gradient. Return True, or raise RuntimeError naming input, index and both
+    values.
 
     `f` takes the inputs as Tensors and returns one or several. The difference may be
     `atol` times 1 + the gradient's size.
@@ -4526,8 +4577,8 @@ def _compare(f, xs, eps, atol, level):
             if not abs(value - number) <= atol * (1 + abs(number)):
                 where = tuple([k // step % n for n, step in zip(x.shape, _row_major(x.shape))])
                 raise RuntimeError(
-                    f"gradcheck: derivative {level} of input {i} at index {where}: the rules say "
-                    f"{value}, central differences {number}"
+                    f"gradcheck: derivative {level} of input {i} at index {where}: the "
+                    f"rules say {value}, central differences {number}"
                 )
 
 
@@ -4535,9 +4586,9 @@ def _compare(f, xs, eps, atol, level):
 # 9. Files
 # ======================================================================================
 #
-# The safetensors format: 8 bytes that hold the length of a header, the header (JSON: for
-# each name dtype, shape and where its bytes are), then the bytes of all arrays without
-# a gap. Nothing in it is ever executed. Specification:
+# The safetensors format: 8 bytes that hold the length of a header, the header (JSON:
+# for each name dtype, shape and where its bytes are), then the bytes of all arrays
+# without a gap. Nothing in it is ever executed. Specification:
 # github.com/huggingface/safetensors.
 
 _TO_FILE = {"float32": "F32", "float64": "F64", "int64": "I64", "bool": "BOOL"}
@@ -4608,7 +4659,8 @@ def load(path: str | os.PathLike[str]) -> dict[str, NDArray]:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _HEADER_LIMIT):
             raise ValueError(
-                f"load: a header of {length} bytes in a file of {size} (limit {_HEADER_LIMIT})"
+                f"load: a header of {length} bytes in a file of {size} (limit "
+                f"{_HEADER_LIMIT})"
             )
         entries = _checked(_parse(file.read(length)), size - 8 - length)
         result = {}
@@ -4662,8 +4714,8 @@ def _checked(header, size):
             count = min(count * n, size + 1)  # a hostile product would take for ever
         if end - start != count * _FROM_FILE[kind][0] or end > size:
             raise ValueError(
-                f"load: {name!r}: bytes {start} to {end} of {size} do not hold {kind} of shape "
-                f"{str(tuple(shape)):.60}"
+                f"load: {name!r}: bytes {start} to {end} of {size} do not hold {kind} "
+                f"of shape {str(tuple(shape)):.60}"
             )
         entries[name] = (kind, tuple(shape), start, end)
     expected = 0
@@ -4689,7 +4741,7 @@ def _decode(raw, kind, shape):
     return _fresh(_little(array(letter, raw)), dtype, shape)
 
 
-# --- Any copy of this file can check itself ------------------------------------------------
+# --- Any copy of this file can check itself -------------------------------------------
 
 if __name__ == "__main__":
     import doctest
@@ -4718,5 +4770,5 @@ if __name__ == "__main__":
 # INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A
 # PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT
 # HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF
-# CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR
-# THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+# CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE
+# OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
