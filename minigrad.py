@@ -407,9 +407,10 @@ def _positions(start, axes):
 def _runs(start, axes):
     """Cut a walk into slices as long as possible. Yields pairs: where a run lies in the
     storage, and where in a flat copy."""
-    best = [_regular(axis) for axis in axes]
-    best[-1] *= 4  # along the last axis a flat copy is written without gaps
-    inner = best.index(max(best))
+    lengths = [_regular(axis) for axis in axes]
+    if lengths[-1] > 16:
+        lengths[-1] *= 4  # along the last axis the flat copy is written without gaps
+    inner = max(range(len(axes)), key=lambda i: (lengths[i], i))
     n, step = axes[inner]
     size = prod([len(_distances(axis)) for axis in axes])
     sources, targets, gap = [start], [0], 1
@@ -2306,46 +2307,33 @@ class Function:
         cls.op = vars(cls).get("op", cls.__name__.lower())
         if cls.__module__ == __name__:
             _FUNCTIONS[cls.op] = cls
-        code, defaults = cls.forward.__code__, cls.forward.__defaults__ or ()
-        count = code.co_argcount
-        names = code.co_varnames[: count + bool(code.co_flags & 4)]  # 4: there is a *xs
-        cls._parameters = names[:count]
-        cls._defaults = defaults
+        code = cls.forward.__code__
+        count, star = code.co_argcount, bool(code.co_flags & 4)  # 4: there is a *xs
+        names = code.co_varnames[: count + star]
+        cls._parameters, cls._defaults = names[:count], cls.forward.__defaults__ or ()
         reads = {"y": ("value", -1), "i": ("number", count)}
-        shapes = {f"{name}_shape": ("shape", i) for i, name in enumerate(names)}
-        taken = set(names) & {"g", *reads, *shapes}
-        misspelt = [
-            name
-            for name, rule in vars(cls).items()
-            if getattr(rule, "__code__", code).co_varnames[:1] == ("g",)
-            and name[1:] not in names
-            and name != "forward"
-        ]
-        if taken or misspelt:
-            raise TypeError(
-                f"{cls.__name__}: the parameters of forward may not be called g, y, i "
-                f"or ..._shape ({', '.join(taken)}), and each rule is named after one "
-                f"of ({', '.join(names)}): {', '.join(misspelt)}"
-            )
-        reads.update(shapes)
+        reads.update({f"{name}_shape": ("shape", i) for i, name in enumerate(names)})
+        taken = set(names) & {"g", *reads}
         reads.update({name: ("value", i) for i, name in enumerate(names)})
         cls._rules = {}
-        for i, name in enumerate(names):
-            rule = getattr(cls, "d" + name, None)
-            if rule is not None:
-                code = getattr(rule, "plain", rule).__code__
-                first, *asked = code.co_varnames[: code.co_argcount]
-                if first != "g" or not set(asked) <= set(reads):
-                    raise TypeError(
-                        f"{cls.__name__}: rule d{name}({', '.join([first, *asked])}) "
-                        f"must take g first, then any of {', '.join(reads)}"
-                    )
-                cls._rules[i] = (rule, [reads[part] for part in asked])
-        if not cls._rules:
+        for name in [name for name in dir(cls) if name[0] == "d"]:
+            rule = getattr(cls, name)
+            code = getattr(getattr(rule, "plain", rule), "__code__", None)
+            first, *asked = code and code.co_varnames[: code.co_argcount] or (None,)
+            if first != "g":  # not a rule
+                continue
+            if name[1:] not in names or not set(asked) <= set(reads):
+                raise TypeError(
+                    f"{cls.__name__}: the rule {name}(g, {', '.join(asked)}) must be "
+                    f"named after one of ({', '.join(names)}) and take g, then any of "
+                    f"{', '.join(reads)}"
+                )
+            cls._rules[names.index(name[1:])] = (rule, [reads[part] for part in asked])
+        if taken or not cls._rules:
             raise TypeError(
-                f"{cls.__name__}: define a rule for each input of "
-                f"forward({', '.join(names)}), such as `def d{(*names, 'x')[0]}(g): "
-                "...`"
+                f"{cls.__name__}: forward({', '.join(names)}) needs a rule for each "
+                f"input, such as `def d{(*names, 'x')[0]}(g): ...`, and no parameter "
+                f"called g, y, i or ..._shape"
             )
 
     @classmethod
@@ -2397,12 +2385,7 @@ _FUNCTIONS: dict[str, Any] = {}  # this file's operations by name
 def _record(function, args, data):
     """Return a Tensor of `data`, with its history if an input requires a gradient."""
     recording, watching, _ = _mode.get()
-    t = _new(Tensor)
-    t._data = data
-    t.grad = t._function = None
-    t._needs = False
-    t._args = ()
-    t._time = 0
+    t = _tensor(data)
     if watching:
         t._place = _caller()
         _check_finite(function.op, data, args, t._place)
@@ -2535,8 +2518,6 @@ def _chain(y, i, x, g, differentiable, watching):
     if watching:
         with _unwatched():
             part = rule(*values)
-        place = getattr(y, "_place", "a place outside detect_anomaly()")
-        _check_finite(f"backward of {function.op}", part._data, values, place)
     else:
         part = rule(*values)
     if part.__class__ is not g.__class__:
@@ -2544,6 +2525,9 @@ def _chain(y, i, x, g, differentiable, watching):
             f"{function.__name__}: the rule for argument {i} must return one gradient, "
             f"a {type(g).__name__}, not a {type(part).__name__}"
         )
+    if watching:
+        place = getattr(y, "_place", "a place outside detect_anomaly()")
+        _check_finite(f"backward of {function.op}", part._data, values, place)
     data = x._data
     if part.shape != data.shape:
         part = _fit(function, i, part, data.shape, y._data.shape)
