@@ -3465,27 +3465,46 @@ def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> list[Any]:
 # part of the tree. Nothing is registered, so nothing can be forgotten.
 
 
-def _tree(value, path, above=()):
-    """Yield (path, item) for every Module, Tensor and NDArray in a value."""
-    if isinstance(value, (_Common, Module)):
-        yield path, value
-    if isinstance(value, Module):
-        items, above = vars(value).items(), (*above, value)
-    elif isinstance(value, (list, tuple)):
-        items = enumerate(value)
-    else:
-        items = value.items() if isinstance(value, dict) else ()
-    for name, item in items:
-        if not any([item is module for module in above]):  # a child may know its parent
-            yield from _tree(item, f"{path}.{name}" if path else str(name), above)
+def _check(fits, message, kind=ValueError):
+    """Raise an error unless a condition holds; for where its text costs little."""
+    if not fits:
+        raise kind(message)
 
 
-def _unique(pairs):
-    """Keep the first of the pairs that name the same object."""
-    first: dict[int, Any] = {}
-    for path, item in pairs:
-        first.setdefault(id(item), (path, item))
-    return list(first.values())
+def _fitted(op, state, own, strict=True):
+    """Return the entries of a state that `own` has too, copied, in its dtypes. Raises
+    one ValueError for all that are missing, unexpected (if `strict`) or misshapen."""
+    new = {k: NDArray(state[k], a.dtype) for k, a in own.items() if k in state}
+    wrong = [f"missing {k}" for k in own if strict and k not in state]
+    wrong += [f"unexpected {k}" for k in state if strict and k not in own]
+    for k, a in new.items():
+        if a.shape != own[k].shape:
+            wrong.append(f"{k} has shape {a.shape}, not {own[k].shape}")
+    _check(not wrong, f"{op}.load_state_dict: {'; '.join(wrong)}")
+    return new
+
+
+def _parts(items, above=(), path=""):
+    """Yield (path, item) for every Module, Tensor and NDArray among a module's items,
+    and in lists, tuples and dicts there, but not for what is inside another module."""
+    items = items if isinstance(items, dict) else dict(enumerate(items))
+    for name, item in items.items():
+        name = f"{path}.{name}" if path else str(name)
+        if isinstance(item, (_Common, Module)):
+            if not any([item is m for m in above]):  # a child may know its parent
+                yield name, item
+        elif isinstance(item, (list, tuple, dict)):
+            yield from _parts(item, above, name)
+
+
+def _tree(item, kind, path="", above=()):
+    """Yield (path, item) for everything of a kind in an item, which may be one too."""
+    if isinstance(item, kind):
+        yield path, item
+    if isinstance(item, Module):
+        above = (*above, item)
+        for name, part in _parts(vars(item), above, path):
+            yield from _tree(part, kind, name, above)
 
 
 class Module:
@@ -3501,6 +3520,7 @@ class Module:
     """
 
     training = True
+    _shown = ""  # the arguments that `repr` shows, "{name}" for an attribute's value
 
     def forward(self, *inputs: Any) -> Any:
         """Compute the output; to be overridden."""
@@ -3511,8 +3531,11 @@ class Module:
 
     def named_parameters(self) -> list[tuple[str, Tensor]]:
         """Return (dotted path, parameter) in order of definition, a shared one once."""
-        items = [(path, t) for path, t in _tree(self, "") if isinstance(t, Tensor)]
-        return _unique([(path, t) for path, t in items if t.requires_grad])
+        first: dict[int, tuple[str, Tensor]] = {}
+        for path, t in _tree(self, Tensor):
+            if t.requires_grad:
+                first.setdefault(id(t), (path, t))
+        return list(first.values())
 
     def parameters(self) -> list[Tensor]:
         """Return the parameters in order of definition, each once."""
@@ -3520,8 +3543,7 @@ class Module:
 
     def modules(self) -> list[Module]:
         """Return this module and all those in it, each once."""
-        items = [pair for pair in _tree(self, "") if isinstance(pair[1], Module)]
-        return [module for _, module in _unique(items)]
+        return list({id(module): module for _, module in _tree(self, Module)}.values())
 
     def train(self: _M, mode: bool = True) -> _M:
         """Switch the whole tree to training (Dropout drops, BatchNorm measures)."""
@@ -3540,71 +3562,51 @@ class Module:
 
     def state_dict(self) -> dict[str, NDArray]:
         """Return all parameters and buffers by dotted path, sharing their memory."""
-        items = _tree(self, "")
-        return {path: a._data for path, a in items if isinstance(a, _Common)}
+        return {path: a._data for path, a in _tree(self, _Common)}
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Copy a state into this module. Raises one ValueError that lists every
-        missing, unexpected (unless not `strict`) and misshapen entry; nothing is
-        changed then."""
+        missing, unexpected (if `strict`) and misshapen entry, and changes nothing."""
         own = self.state_dict()
-        wrong = []
-        if strict:
-            wrong += [f"missing {name}" for name in own if name not in state]
-            wrong += [f"unexpected {name}" for name in state if name not in own]
-        new = {k: NDArray(state[k], a.dtype) for k, a in own.items() if k in state}
-        wrong += [
-            f"{k} has shape {a.shape}, not {own[k].shape}"
-            for k, a in new.items()
-            if a.shape != own[k].shape
-        ]
-        if wrong:
-            raise ValueError(f"{type(self).__name__}.load_state_dict: " + "; ".join(wrong))
-        for name, a in new.items():
+        for name, a in _fitted(type(self).__name__, state, own, strict).items():
             own[name][...] = a
 
     def _describe(self):
         """Return the arguments that `repr` shows."""
-        return ""
+        return self._shown.format_map(vars(self))
 
     def __repr__(self) -> str:
-        return _module_text(self, ())
+        return _module_text(self)
 
 
-def _module_text(module, above):
+def _module_text(module, above=()):
     """Return a module as PyTorch prints it, its parts indented."""
     above = (*above, module)
-    parts, prefixes = [], []
-    for path, item in _tree(module, "", above[:-1]):
-        inner = any([path.startswith(prefix) for prefix in prefixes])
-        if isinstance(item, Module) and path and not inner:
-            prefixes.append(path + ".")
-            parts.append(f"\n({path}): {_module_text(item, above)}".replace("\n", "\n  "))
-    body = "".join(parts) + ("\n" if parts else "")
+    body = "".join([
+        f"\n({path}): {_module_text(part, above)}".replace("\n", "\n  ")
+        for path, part in _parts(vars(module), above) if isinstance(part, Module)
+    ])  # fmt: skip
+    body += "\n" if body else ""
     return f"{type(module).__name__}({module._describe()}{body})"
-
 
 
 def summary(model: Module) -> str:
     """Return a table of the layers that own parameters, their shapes and counts."""
     rows = [("layer", "kind", "parameters", "count")]
-    counted: set[int] = set()
-    for path, module in [pair for pair in _tree(model, "") if isinstance(pair[1], Module)]:
-        items = list(_tree(module, ""))
-        inner = tuple([p + "." for p, item in items if isinstance(item, Module) and p])
-        own = [(p, t) for p, t in items if isinstance(t, Tensor) and t.requires_grad]
-        own = [(p, t) for p, t in own if not p.startswith(inner)]
+    counted: set[Tensor] = set()
+    for path, module in _tree(model, Module):
+        items = [pair for pair in _parts(vars(module)) if isinstance(pair[1], Tensor)]
+        own = {name: t for name, t in items if t.requires_grad}
         if own:
-            shapes = ", ".join([f"{name} {t.shape}" for name, t in own])
-            count = sum([t.size for _, t in own if id(t) not in counted])
-            counted.update([id(t) for _, t in own])
-            rows.append((path or "-", type(module).__name__, shapes, f"{count:,}"))
-    total = sum([p.size for p in model.parameters()])
-    rows.append(("total", "", "", f"{total:,}"))
+            shapes = ", ".join([f"{name} {t.shape}" for name, t in own.items()])
+            size = sum([t.size for t in {*own.values()} - counted])
+            counted.update(own.values())
+            rows.append((path or "-", type(module).__name__, shapes, f"{size:,}"))
+    rows.append(("total", "", "", f"{sum([t.size for t in counted]):,}"))
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = [
-        "  ".join([a.ljust(widths[0]), b.ljust(widths[1]), c.ljust(widths[2]), d.rjust(widths[3])])
-        for a, b, c, d in rows
+        "  ".join([*map(str.ljust, texts, widths), count.rjust(widths[3])])
+        for *texts, count in rows
     ]
     rule = "-" * len(lines[0])
     return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
@@ -3613,11 +3615,14 @@ def summary(model: Module) -> str:
 # --- 5a. Layers -----------------------------------------------------------------------
 
 
+_parameter = partial(Tensor, requires_grad=True)
+
+
 def _check_positive(op, **sizes):
     for name, n in sizes.items():
         for part in n if isinstance(n, tuple) else (n,):
-            if not hasattr(part, "__index__") or index(part) < 1:
-                raise ValueError(f"{op}: {name} must be a positive integer, not {n!r}")
+            _check(hasattr(part, "__index__") and index(part) >= 1,
+                   f"{op}: {name} must be a positive integer, not {n!r}")
 
 
 def _initial(init, shape, fan_in, fan_out):
@@ -3628,22 +3633,17 @@ def _initial(init, shape, fan_in, fan_out):
     a layer compute the same, receive the same gradient, and stay the same for ever.
     """
     scales = {"he": 2 / fan_in, "xavier": 2 / (fan_in + fan_out)}
-    family, _, kind = init.partition("_") if isinstance(init, str) else ("", "", "")
-    if family in scales and kind == "normal":
-        weights = randn(shape) * math.sqrt(scales[family])
-    elif family in scales and not kind:
-        bound = math.sqrt(3 * scales[family])  # the variance of U(-a, a) is a * a / 3
-        weights = uniform(-bound, bound, shape)
-    elif init == "zeros":
-        weights = zeros(shape)
-    elif _is_number(init) and init >= 0:
-        weights = randn(shape) * init
-    else:
-        raise ValueError(
-            "init is 'he', 'he_normal', 'xavier', 'xavier_normal', 'zeros' or the "
-            f"standard deviation of a normal distribution, not {init!r}"
-        )
-    return Tensor(weights, requires_grad=True)
+    spreads = {f"{name}_normal": sqrt(scale) for name, scale in scales.items()}
+    spread = spreads.get(str(init), init)
+    if str(init) in scales:
+        bound = sqrt(3 * scales[init])  # the variance of U(-a, a) is a * a / 3
+        return _parameter(uniform(-bound, bound, shape))
+    if str(init) == "zeros":
+        return _parameter(zeros(shape))
+    _check(_is_number(spread) and spread >= 0,
+           "init is 'he', 'he_normal', 'xavier', 'xavier_normal', 'zeros' or the "
+           f"standard deviation of a normal distribution, not {init!r}")
+    return _parameter(randn(shape) * spread)
 
 
 class Linear(Module):
@@ -3659,13 +3659,13 @@ class Linear(Module):
         _check_positive("Linear", in_features=in_features, out_features=out_features)
         shape = in_features, out_features
         self.W = _initial(init, shape, *shape)
-        self.b = Tensor(zeros(out_features), requires_grad=True) if bias else None
+        self.b = _parameter(zeros(out_features)) if bias else None
 
     def forward(self, x: Any) -> Any:
         """Return x @ W + b."""
         if x.shape[-1:] != self.W.shape[:1]:
-            raise ValueError(f"{self!r}: the last axis of x, of shape {x.shape}, must be "
-                             f"{self.W.shape[0]}")
+            raise ValueError(f"{self!r}: the last axis of x, of shape {x.shape}, must "
+                             f"be {self.W.shape[0]}")
         return x @ self.W if self.b is None else _either(Affine, x, self.W, self.b)
 
     def _describe(self):
@@ -3675,6 +3675,8 @@ class Linear(Module):
 
 class Embedding(Module):
     """A table of `number` vectors: integers of any shape in, (..., width) out."""
+
+    _shown = "{W.shape[0]}, {W.shape[1]}"
 
     def __init__(self, number: int, width: int, init: Any = 1.0) -> None:
         _check_positive("Embedding", number=number, width=width)
@@ -3686,9 +3688,6 @@ class Embedding(Module):
         _check_labels("Embedding", ids, self.W.shape[0])
         return self.W[ids]
 
-    def _describe(self):
-        return f"{self.W.shape[0]}, {self.W.shape[1]}"
-
 
 def _integers(op, labels):
     """Return labels as an int64 NDArray."""
@@ -3696,17 +3695,16 @@ def _integers(op, labels):
     a = _fresh(array("q", [a]), "int64", ()) if isinstance(a, int) else a
     if not isinstance(a, NDArray) or (a.dtype != "int64" and a.size):
         kind = a.dtype if isinstance(a, NDArray) else type(labels).__name__
-        raise TypeError(f"{op}: labels are int64, not {kind} ({labels!r:.60}); see astype")
+        raise TypeError(f"{op}: labels are int64, not {kind} ({labels!r:.60}); see "
+                        "astype")
     return a.astype("int64")
 
 
 def _check_labels(op, labels, count, ignore=None):
     for place, label in enumerate(_run(labels)):
         if not 0 <= label < count and label != ignore:
-            raise IndexError(
-                f"{op}: label {label} at position {place} is not one of 0 to "
-                f"{count - 1}"
-            )
+            raise IndexError(f"{op}: label {label} at position {place} is not one of 0 "
+                             f"to {count - 1}")
 
 
 class Sequential(Module):
@@ -3722,11 +3720,9 @@ class Sequential(Module):
 
     def __init__(self, *layers: Module) -> None:
         for i, layer in enumerate(layers):
-            if not isinstance(layer, Module):
-                raise TypeError(
-                    f"Sequential: layer {i} is a {type(layer).__name__}, not a Module; "
-                    "use ReLU() for relu"
-                )
+            _check(isinstance(layer, Module),
+                   f"Sequential: layer {i} is a {type(layer).__name__}, not a Module; "
+                   "use ReLU() for relu", TypeError)
             setattr(self, str(i), layer)  # so that paths read "0.W", as in PyTorch
 
     def forward(self, x: Any) -> Any:
@@ -3756,15 +3752,14 @@ class ReLU(Module):
 class LeakyReLU(Module):
     """x where it is positive, else slope * x."""
 
+    _shown = "slope={slope}"
+
     def __init__(self, slope: float = 0.01) -> None:
         self.slope = slope
 
     def forward(self, x: Any) -> Any:
         """Return x where it is positive, else slope * x."""
         return leaky_relu(x, self.slope)
-
-    def _describe(self):
-        return f"slope={self.slope}"
 
 
 class Sigmoid(Module):
@@ -3794,15 +3789,14 @@ class GELU(Module):
 class Softmax(Module):
     """exp(x) / sum(exp(x)) along `axis`."""
 
+    _shown = "axis={axis}"
+
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
 
     def forward(self, x: Any) -> Any:
         """Return the softmax along the axis."""
         return softmax(x, self.axis)
-
-    def _describe(self):
-        return f"axis={self.axis}"
 
 
 class LogSoftmax(Softmax):
@@ -3827,9 +3821,10 @@ class Dropout(Module):
     """In training, zero each element with probability p and divide the rest by 1 - p,
     so that the mean stays; in evaluation, change nothing. Srivastava et al. 2014."""
 
+    _shown = "p={p}"
+
     def __init__(self, p: float = 0.5) -> None:
-        if not 0 <= p <= 1:
-            raise ValueError(f"Dropout: p is a probability from 0 to 1, not {p!r}")
+        _check(0 <= p <= 1, f"Dropout: p is a probability from 0 to 1, not {p!r}")
         self.p = p
 
     def forward(self, x: Any) -> Any:
@@ -3839,30 +3834,26 @@ class Dropout(Module):
         kept = uniform(0, 1, x.shape) >= self.p
         return x * (kept * (1 / (1 - self.p) if self.p < 1 else 0.0))
 
-    def _describe(self):
-        return f"p={self.p}"
-
 
 class LayerNorm(Module):
     """(x - mean) / sqrt(var + eps) * gamma + beta over the last axes, whose `shape` is
     given. Ba et al. 2016 (arXiv 1607.06450)."""
 
+    _shown = "{shape}, eps={eps}"
+
     def __init__(self, shape: _ShapeLike, eps: float = 1e-5) -> None:
-        self.shape = _shape("LayerNorm", shape)
+        self.shape, self.eps = _shape("LayerNorm", shape), eps
         _check_positive("LayerNorm", shape=self.shape)
-        self.eps = eps
-        self.gamma = Tensor(ones(self.shape), requires_grad=True)
-        self.beta = Tensor(zeros(self.shape), requires_grad=True)
+        self.gamma = _parameter(ones(self.shape))
+        self.beta = _parameter(zeros(self.shape))
 
     def forward(self, x: Any) -> Any:
         """Return x normalised over its last axes."""
         n = len(self.shape)
         if x.shape[-n:] != self.shape:
-            raise ValueError(f"{self!r}: the last axes of x, of shape {x.shape}, differ")
-        return _either(Normalize, x, tuple(range(-n, 0)), self.eps) * self.gamma + self.beta
-
-    def _describe(self):
-        return f"{self.shape}, eps={self.eps}"
+            raise ValueError(f"{self!r}: the last axes of x of shape {x.shape} differ")
+        y = _either(Normalize, x, tuple(range(-n, 0)), self.eps)
+        return y * self.gamma + self.beta
 
 
 class BatchNorm1d(Module):
@@ -3870,25 +3861,22 @@ class BatchNorm1d(Module):
     in training by the batch's mean and variance, which also move the running ones by
     `momentum`; in evaluation by the running ones. Ioffe and Szegedy 2015."""
 
+    _shown = "{gamma.size}, eps={eps}, momentum={momentum}"
     _ranks: tuple[int, ...] = (2, 3)
 
     def __init__(self, features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         _check_positive(type(self).__name__, features=features)
         self.eps, self.momentum = eps, momentum
-        self.gamma = Tensor(ones(features), requires_grad=True)
-        self.beta = Tensor(zeros(features), requires_grad=True)
-        self.running_mean = zeros(features)
-        self.running_var = ones(features)
+        self.gamma, self.beta = _parameter(ones(features)), _parameter(zeros(features))
+        self.running_mean, self.running_var = zeros(features), ones(features)
 
     def forward(self, x: Any) -> Any:
         """Return x normalised over all axes but the second."""
         if x.ndim not in self._ranks or x.shape[1] != self.gamma.size:
-            raise ValueError(
-                f"{self!r}: x has shape {x.shape}; expected "
-                f"{' or '.join(map(str, self._ranks))} axes, the second of size "
-                f"{self.gamma.size}"
-            )
-        axes = tuple([i for i in range(x.ndim) if i != 1])
+            ranks = " or ".join(map(str, self._ranks))
+            raise ValueError(f"{self!r}: x has shape {x.shape}; expected {ranks} axes, "
+                             f"the second of size {self.gamma.size}")
+        axes = (0, *range(2, x.ndim))
         wide = (-1,) + (1,) * (x.ndim - 2)
         if self.training:
             self._measure(x._data, axes)
@@ -3900,21 +3888,13 @@ class BatchNorm1d(Module):
 
     def _measure(self, x, axes):
         """Move the running statistics towards the batch's."""
-        n = x.size // self.gamma.size
-        if n < 2:
-            raise ValueError(
-                f"{self!r}: training needs at least 2 values for each feature, x has "
-                f"shape {x.shape}"
-            )
-        for running, batch in (
-            (self.running_mean, x.mean(axes)),
-            (self.running_var, x.var(axes, ddof=1)),
-        ):
+        if x.size < 2 * self.gamma.size:
+            raise ValueError(f"{self!r}: training needs at least 2 values for each "
+                             f"feature, x has shape {x.shape}")
+        running_ones = self.running_mean, self.running_var
+        for running, batch in zip(running_ones, (x.mean(axes), x.var(axes, ddof=1))):
             running *= 1 - self.momentum
             running += batch * self.momentum
-
-    def _describe(self):
-        return f"{self.gamma.size}, eps={self.eps}, momentum={self.momentum}"
 
 
 class BatchNorm2d(BatchNorm1d):
@@ -3935,11 +3915,10 @@ class BatchNorm2d(BatchNorm1d):
 def _pair(op, name, value, least=1):
     """Return an integer, or two, as (for the height, for the width)."""
     pair = value if isinstance(value, (tuple, list)) else (value, value)
-    if len(pair) != 2 or any([not hasattr(n, "__index__") or n < least for n in pair]):
-        raise ValueError(
-            f"{op}: {name} must be an integer of at least {least}, or two, not "
-            f"{value!r}"
-        )
+    fits = all([hasattr(n, "__index__") and n >= least for n in pair])
+    _check(fits and len(pair) == 2,
+           f"{op}: {name} must be an integer of at least {least}, or two, not "
+           f"{value!r}")
     return tuple(map(index, pair))
 
 
@@ -3947,24 +3926,19 @@ def _windows(op, x, kernel, stride, padding, dilation=(1, 1), fill=0.0):
     """Return the windows of images, (n, channels, height, width, kh, kw)."""
     if x.ndim != 4:
         raise ValueError(f"{op}: x has shape {x.shape}; expected (n, channels, h, w)")
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation)]
+    reach = tuple([(k - 1) * d + 1 for k, d in zip(kernel, dilation)])
     if any([n + 2 * p < r for n, p, r in zip(x.shape[2:], padding, reach)]):
-        raise ValueError(
-            f"{op}: a window of {tuple(reach)} is larger than x of shape {x.shape} "
-            f"with padding {padding}"
-        )
-    if any(padding):
-        x = _either(Pad, x, padding, fill)
-    windows = x.sliding_window(tuple(reach), stride, (2, 3))
-    if dilation != (1, 1):
-        windows = windows[..., :: dilation[0], :: dilation[1]]
-    return windows
+        raise ValueError(f"{op}: a window of {reach} is larger than x of shape "
+                         f"{x.shape} with padding {padding}")
+    x = _either(Pad, x, padding, fill) if any(padding) else x
+    windows = x.sliding_window(reach, stride, (2, 3))
+    if dilation == (1, 1):
+        return windows
+    return windows[..., :: dilation[0], :: dilation[1]]
 
 
-def conv2d(
-    x: Any, W: Any, b: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-    groups: int = 1,
-) -> Any:  # fmt: skip
+def conv2d(x: Any, W: Any, b: Any = None, stride: Any = 1, padding: Any = 0,
+           dilation: Any = 1, groups: int = 1) -> Any:
     """Return the cross-correlation of images x (n, c, h, w) with kernels W
     (out, c / groups, kh, kw), plus b (out,): (n, out, height, width)."""
     op = "conv2d"
@@ -3973,12 +3947,10 @@ def conv2d(
     out, deep, *kernel = W.shape if W.ndim == 4 else (0, 0, 0, 0)
     bias = (out,) if b is None else b.shape
     fits = W.ndim == x.ndim == 4 and groups > 0 and x.shape[1] == deep * groups
-    if not fits or out % groups or bias != (out,):
-        raise ValueError(
-            f"{op}: x of shape {x.shape}, W of shape {W.shape}, b of shape {bias} and "
-            f"{groups} groups do not fit; expected (n, c, h, w), (out, c / groups, kh, "
-            "kw), (out,)"
-        )
+    _check(fits and out % groups == 0 and bias == (out,),
+           f"{op}: x of shape {x.shape}, W of shape {W.shape}, b of shape {bias} and "
+           f"{groups} groups do not fit; expected (n, c, h, w), "
+           "(out, c / groups, kh, kw), (out,)")
     windows = _windows(op, x, kernel, stride, padding, dilation)
     n, _, height, width = windows.shape[:4]
     k = deep * prod(kernel)
@@ -3994,40 +3966,37 @@ class Conv2d(Module):
     W has shape (out, in / groups, kh, kw), b (out,). Kernel, stride, padding and
     dilation are an int or a pair (height, width)."""
 
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1,
-        padding: Any = 0, dilation: Any = 1, groups: int = 1, bias: bool = True,
-        init: Any = "he",
-    ) -> None:  # fmt: skip
-        _check_positive(
-            "Conv2d", in_channels=in_channels, out_channels=out_channels, groups=groups
-        )
-        if in_channels % groups or out_channels % groups:
-            raise ValueError(
-                f"Conv2d: {in_channels} input and {out_channels} output channels must "
-                f"both divide by {groups} groups"
-            )
-        kernel = _pair("Conv2d", "kernel_size", kernel_size)
-        self.stride = _pair("Conv2d", "stride", stride)
-        self.padding = _pair("Conv2d", "padding", padding, 0)
-        self.dilation = _pair("Conv2d", "dilation", dilation)
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Any,
+                 stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
+                 bias: bool = True, init: Any = "he") -> None:
+        op = "Conv2d"
+        _check_positive(op, in_channels=in_channels, out_channels=out_channels,
+                        groups=groups)
+        _check(in_channels % groups == 0 == out_channels % groups,
+               f"{op}: {in_channels} input and {out_channels} output channels must "
+               f"both divide by {groups} groups")
+        kernel = _pair(op, "kernel_size", kernel_size)
+        self.stride = _pair(op, "stride", stride)
+        self.padding = _pair(op, "padding", padding, 0)
+        self.dilation = _pair(op, "dilation", dilation)
         self.groups = groups
         shape = (out_channels, in_channels // groups, *kernel)
-        self.W = _initial(init, shape, prod(shape[1:]), out_channels // groups * prod(kernel))
-        self.b = Tensor(zeros(out_channels), requires_grad=True) if bias else None
+        fan_in, fan_out = prod(shape[1:]), out_channels // groups * prod(kernel)
+        self.W = _initial(init, shape, fan_in, fan_out)
+        self.b = _parameter(zeros(out_channels)) if bias else None
 
     def forward(self, x: Any) -> Any:
         """Return the convolution of x with W, plus b."""
-        return conv2d(
-            x, self.W, self.b, self.stride, self.padding, self.dilation, self.groups
-        )
+        return conv2d(x, self.W, self.b, self.stride, self.padding, self.dilation,
+                      self.groups)
 
     def _describe(self):
         out, deep, *kernel = self.W.shape
-        text = f"{deep * self.groups}, {out}, kernel_size={tuple(kernel)}, stride={self.stride}"
-        text += f", padding={self.padding}" if any(self.padding) else ""
-        text += f", dilation={self.dilation}" if self.dilation != (1, 1) else ""
-        text += f", groups={self.groups}" if self.groups != 1 else ""
+        text = f"{deep * self.groups}, {out}, kernel_size={tuple(kernel)}"
+        usual = {"stride": None, "padding": (0, 0), "dilation": (1, 1), "groups": 1}
+        for name, value in usual.items():
+            if getattr(self, name) != value:
+                text += f", {name}={getattr(self, name)}"
         return text + (", bias=False" if self.b is None else "")
 
 
@@ -4035,45 +4004,29 @@ class MaxPool2d(Module):
     """The maximum of each window; ties share the gradient. `stride` defaults to the
     kernel's size; padding never wins."""
 
-    _fill = -inf
+    _shown = "kernel_size={kernel_size}, stride={stride}, padding={padding}"
+    _fill, _pool = -inf, "max"
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
         op = type(self).__name__
         self.kernel_size = _pair(op, "kernel_size", kernel_size)
         self.stride = _pair(op, "stride", kernel_size if stride is None else stride)
         self.padding = _pair(op, "padding", padding, 0)
-        if any([2 * p > k for p, k in zip(self.padding, self.kernel_size)]):
-            raise ValueError(
-                f"{op}: padding {self.padding} must be at most half the kernel "
-                f"{self.kernel_size}"
-            )
+        _check(all([2 * p <= k for p, k in zip(self.padding, self.kernel_size)]),
+               f"{op}: padding {self.padding} must be at most half the kernel "
+               f"{self.kernel_size}")
 
     def forward(self, x: Any) -> Any:
         """Return the pooled images."""
-        return self._pool(
-            _windows(
-                type(self).__name__, x, self.kernel_size, self.stride, self.padding,
-                fill=self._fill,
-            )
-        )  # fmt: skip
-
-    def _pool(self, windows):
-        return windows.max(axis=(-2, -1))
-
-    def _describe(self):
-        return (
-            f"kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"padding={self.padding}"
-        )
+        windows = _windows(type(self).__name__, x, self.kernel_size, self.stride,
+                           self.padding, fill=self._fill)
+        return getattr(windows, self._pool)((-2, -1))
 
 
 class AvgPool2d(MaxPool2d):
     """The mean of each window; padding counts as zeros."""
 
-    _fill = 0.0
-
-    def _pool(self, windows):
-        return windows.mean(axis=(-2, -1))
+    _fill, _pool = 0.0, "mean"
 
 
 # ======================================================================================
@@ -4095,16 +4048,14 @@ def _reduced(op, losses, reduction, count=None):
     raise ValueError(f"{op}: reduction is 'mean', 'sum' or 'none', not {reduction!r}")
 
 
-def _same_shape(op, prediction, target):
+def _same_shape(op, x, t):
     """Refuse what would broadcast silently: (n, 1) against (n,) makes n * n losses."""
-    prediction = prediction if isinstance(prediction, _Common) else NDArray(prediction)
-    target = target if isinstance(target, _Common) else NDArray(target, prediction.dtype)
-    if prediction.shape != target.shape:
-        raise ValueError(
-            f"{op}: the prediction has shape {prediction.shape}, the target "
-            f"{target.shape}; they must be equal (reshape one of them)"
-        )
-    return prediction, target
+    x = x if isinstance(x, _Common) else NDArray(x)
+    t = t if isinstance(t, _Common) else NDArray(t, x.dtype)
+    if x.shape != t.shape:
+        raise ValueError(f"{op}: the prediction has shape {x.shape}, the target "
+                         f"{t.shape}; they must be equal (reshape one of them)")
+    return x, t
 
 
 def mse_loss(prediction: Any, target: Any, reduction: str = "mean") -> Any:
@@ -4126,9 +4077,8 @@ def l1_loss(prediction: Any, target: Any, reduction: str = "mean") -> Any:
     return _reduced("l1_loss", abs(prediction - target), reduction)
 
 
-def binary_cross_entropy_with_logits(
-    logits: Any, target: Any, reduction: str = "mean"
-) -> Any:
+def binary_cross_entropy_with_logits(logits: Any, target: Any,
+                                     reduction: str = "mean") -> Any:
     """Return -t log(p) - (1 - t) log(1 - p) with p = sigmoid(logits), in the form
     max(x, 0) - x t + log(1 + exp(-|x|)), which neither overflows nor takes log(0)."""
     op = "binary_cross_entropy_with_logits"
@@ -4136,23 +4086,21 @@ def binary_cross_entropy_with_logits(
     return _reduced(op, _either(LogisticLoss, logits, target), reduction)
 
 
-def nll_loss(
-    log_probabilities: Any, labels: Any, reduction: str = "mean", ignore_index: int = -100
-) -> Any:
+def nll_loss(log_probabilities: Any, labels: Any, reduction: str = "mean",
+             ignore_index: int = -100) -> Any:
     """Return minus the log-probability of each sample's label.
 
     `log_probabilities` (n, classes) with integer labels (n,), or (classes,) with one. A
     label `ignore_index` does not count; another one outside 0..classes-1 raises."""
     x, labels, kept = _classes("nll_loss", log_probabilities, labels, ignore_index)
-    rows = arange(labels.size, dtype="int64")
-    picked = x.reshape(labels.size, x.shape[-1])[rows, where(kept, labels, 0).reshape(-1)]
+    rows, n = x.reshape(labels.size, x.shape[-1]), labels.size
+    picked = rows[arange(n, dtype="int64"), where(kept, labels, 0).reshape(-1)]
     losses = where(kept, -picked.reshape(labels.shape), 0)
     return _reduced("nll_loss", losses, reduction, kept.sum())
 
 
-def cross_entropy(
-    logits: Any, labels: Any, reduction: str = "mean", ignore_index: int = -100
-) -> Any:
+def cross_entropy(logits: Any, labels: Any, reduction: str = "mean",
+                  ignore_index: int = -100) -> Any:
     """Return nll_loss(log_softmax(logits), labels): how surprised a model is by the
     labels, in nats, stable for logits of any size.
 
@@ -4169,10 +4117,9 @@ def _classes(op, x, labels, ignore):
     x = x if isinstance(x, _Common) else NDArray(x)
     labels = _integers(op, labels)
     if x.ndim not in (1, 2) or labels.shape != x.shape[:-1]:
-        raise ValueError(
-            f"{op}: scores of shape {x.shape} and labels of shape {labels.shape}; "
-            "expected (n, classes) with (n,), or (classes,) with one label"
-        )
+        raise ValueError(f"{op}: scores of shape {x.shape} and labels of shape "
+                         f"{labels.shape}; expected (n, classes) with (n,), or "
+                         "(classes,) with one label")
     _check_labels(op, labels, x.shape[-1], ignore)
     return x, labels, labels != ignore
 
@@ -4183,8 +4130,7 @@ def _classes(op, x, labels, ignore):
 #
 # After `loss.backward()`, `step()` moves every parameter a little against its gradient,
 # in place. All arithmetic of an update is one pass over the flat storages: a kernel
-# gets runs of the parameter, its state and its gradient, and returns what to write
-# back.
+# gets runs of the parameter, its state and its gradient and returns what to write back.
 
 
 def _update(kernel, written, read):
@@ -4217,19 +4163,15 @@ class Optimizer:
     def __init__(self, params: Iterable[Tensor], **settings: float) -> None:
         name = type(self).__name__
         self.params = list(params)
-        if not self.params:
-            raise ValueError(f"{name}: no parameters to optimise")
+        _check(self.params, f"{name}: no parameters to optimise")
         for i, p in enumerate(self.params):
-            if not isinstance(p, Tensor) or not p.requires_grad or not p.is_leaf:
-                raise TypeError(
-                    f"{name}: parameter {i} is not a leaf Tensor that requires a "
-                    "gradient"
-                )
-        if len(set(self.params)) < len(self.params):
-            raise ValueError(f"{name}: a parameter is given twice")
+            _check(isinstance(p, Tensor) and p.requires_grad and p.is_leaf,
+                   f"{name}: parameter {i} is not a leaf Tensor that requires a "
+                   "gradient", TypeError)
+        _check(len(set(self.params)) == len(self.params),
+               f"{name}: a parameter is given twice")
         for key, value in settings.items():
-            if not value >= 0:
-                raise ValueError(f"{name}: {key} must be at least 0, not {value!r}")
+            _check(value >= 0, f"{name}: {key} must be at least 0, not {value!r}")
             setattr(self, key, value)
         self._state: list[dict[str, Any]] = [{} for _ in self.params]
 
@@ -4244,10 +4186,8 @@ class Optimizer:
             if p.grad is None:
                 continue
             if p.grad.shape != p.shape:
-                raise ValueError(
-                    f"{type(self).__name__}: parameter {i} has shape {p.shape}, its "
-                    f"gradient {p.grad.shape}"
-                )
+                raise ValueError(f"{type(self).__name__}: parameter {i} has shape "
+                                 f"{p.shape}, its gradient {p.grad.shape}")
             self._step(p._data, p.grad, self._state[i])
 
     def _step(self, p, g, state):
@@ -4256,41 +4196,33 @@ class Optimizer:
     def state_dict(self) -> dict[str, NDArray]:
         """Return the settings and the state of each parameter as a flat dict of arrays
         (sharing memory), which `save` can store."""
-        entries = {key: NDArray(getattr(self, key), "float64") for key in self._settings}
-        for i, state in enumerate(self._state):
-            for key, value in state.items():
-                whole = not isinstance(value, NDArray)
-                entries[f"{i}.{key}"] = NDArray(value, "int64") if whole else value
+        return self._entries(self._state)
+
+    def _entries(self, states):
+        entries = {k: NDArray(getattr(self, k), "float64") for k in self._settings}
+        for i, state in enumerate(states):
+            for key, a in state.items():
+                entries[f"{i}.{key}"] = NDArray(a, "int64") if key == "step" else a
         return entries
+
+    def _begin(self, p):
+        """Return what is kept of a parameter, as it is before the first step."""
+        return {key: 0 if key == "step" else zeros_like(p) for key in self._kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back a `state_dict`, copied; the next steps are then the same to the
-        bit. Raises ValueError, and changes nothing, if it does not fit the
-        parameters."""
+        bit. Raises ValueError, changing nothing, if it does not fit the parameters."""
+        begun = {name.partition(".")[0] for name in state}
         new: list[dict[str, Any]] = [{} for _ in self.params]
-        for name, value in state.items():
-            place, _, key = name.partition(".")
-            if name in self._settings:
-                continue
-            i = int(place) if place.isdigit() else len(new)
-            if i >= len(new) or key not in self._kept:
-                raise ValueError(f"{type(self).__name__}: no place for state {name!r}")
-            if key == "step":
-                new[i][key] = int(NDArray(value, "int64"))
-                continue
-            new[i][key] = NDArray(value, self.params[i].dtype)
-            if new[i][key].shape != self.params[i].shape:
-                raise ValueError(
-                    f"{type(self).__name__}: state {name!r} has shape "
-                    f"{new[i][key].shape}, its parameter {self.params[i].shape}"
-                )
-        missing = [key for key in self._settings if key not in state]
-        for i, kept in enumerate(new):
-            missing += [f"{i}.{key}" for key in self._kept if kept and key not in kept]
-        if missing:
-            raise ValueError(f"{type(self).__name__}: the state lacks {', '.join(missing)}")
+        for i, p in enumerate(self.params):
+            if str(i) in begun:
+                new[i] = self._begin(p)
+        found = _fitted(type(self).__name__, state, self._entries(new))
         for key in self._settings:
-            setattr(self, key, NDArray(state[key], "float64").item())
+            setattr(self, key, found.pop(key).item())
+        for name, a in found.items():
+            i, _, key = name.partition(".")
+            new[int(i)][key] = int(a) if key == "step" else a
         self._state = new
 
 
@@ -4301,32 +4233,26 @@ class SGD(Optimizer):
     _settings = ("lr", "momentum", "nesterov", "weight_decay")
     _kept = ("momentum",)
 
-    def __init__(
-        self, params: Iterable[Tensor], lr: float = 0.001, momentum: float = 0.0,
-        nesterov: bool = False, weight_decay: float = 0.0,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            params, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
-        )
-        if nesterov and not momentum:
-            raise ValueError("SGD: nesterov needs a momentum above 0")
+    def __init__(self, params: Iterable[Tensor], lr: float = 0.001,
+                 momentum: float = 0.0, nesterov: bool = False,
+                 weight_decay: float = 0.0) -> None:
+        super().__init__(params, lr=lr, momentum=momentum, nesterov=nesterov,
+                         weight_decay=weight_decay)
+        _check(momentum or not nesterov, "SGD: nesterov needs a momentum above 0")
 
     def _step(self, p, g, state):
         lr, decay, momentum = self.lr, self.weight_decay, self.momentum
-        if not momentum and not decay:
-            _update(lambda p, g: [[x - lr * d for x, d in zip(p, g)]], [p], [g])
-            return
-        first = momentum and "momentum" not in state
-        if first:
-            state["momentum"] = zeros_like(p)
+        if momentum and not state:
+            state.update(self._begin(p))
 
         def kernel(p, *rest):
-            g = [d + decay * x for x, d in zip(p, rest[-1])] if decay else rest[-1]
-            if not momentum:
-                return [[x - lr * d for x, d in zip(p, g)]]
-            v = [momentum * u + d for u, d in zip(rest[0], g)]
-            move = [d + momentum * u for u, d in zip(v, g)] if self.nesterov else v
-            return [[x - lr * d for x, d in zip(p, move)], v]
+            *v, g = rest  # v: the velocity, where there is a momentum
+            if decay:
+                g = [d + decay * x for x, d in zip(p, g)]
+            if momentum:
+                v = [[momentum * u + d for u, d in zip(*v, g)]]
+                g = [d + momentum * u for u, d in zip(*v, g)] if self.nesterov else v[0]
+            return [[x - lr * d for x, d in zip(p, g)], *v]
 
         _update(kernel, [p, state["momentum"]] if momentum else [p], [g])
 
@@ -4343,44 +4269,36 @@ class Adam(Optimizer):
     _kept = ("step", "m", "v")
     _decoupled = False
 
-    def __init__(
-        self, params: Iterable[Tensor], lr: float = 0.001,
-        betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:  # fmt: skip
-        b1, b2 = betas if isinstance(betas, (tuple, list)) and len(betas) == 2 else (-1, -1)
-        if not (0 <= b1 < 1 and 0 <= b2 < 1):
-            raise ValueError(f"{type(self).__name__}: betas are two of [0, 1), not {betas!r}")
-        super().__init__(
-            params, lr=lr, beta1=b1, beta2=b2, eps=eps, weight_decay=weight_decay
-        )
+    def __init__(self, params: Iterable[Tensor], lr: float = 0.001,
+                 betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.0) -> None:
+        two = isinstance(betas, (tuple, list)) and len(betas) == 2
+        _check(two and all([0 <= b < 1 for b in betas]),
+               f"{type(self).__name__}: betas are two of [0, 1), not {betas!r}")
+        super().__init__(params, lr=lr, beta1=betas[0], beta2=betas[1], eps=eps,
+                         weight_decay=weight_decay)
 
     def _step(self, p, g, state):
         if not state:
-            state.update(step=0, m=zeros_like(p), v=zeros_like(p))
+            state.update(self._begin(p))
         state["step"] += 1
-        b1, b2, eps = self.beta1, self.beta2, self.eps
-        rate = self.lr / (1 - b1 ** state["step"])  # the bias of m
-        root = math.sqrt(1 - b2 ** state["step"])  # the bias of v, under the root
-        decay = self.weight_decay
-        shrink = 1 - self.lr * decay if self._decoupled else 1.0
-        added = 0.0 if self._decoupled else decay
-
+        b1, b2, eps, decay = self.beta1, self.beta2, self.eps, self.weight_decay
         c1, c2 = 1 - b1, 1 - b2
+        rate = self.lr / (1 - b1 ** state["step"])  # the bias of m
+        root = sqrt(1 - b2 ** state["step"])  # the bias of v, under the root
+        shrink = 1 - self.lr * decay if self._decoupled else 1.0
 
         def kernel(p, m, v, g):
-            if added:
-                g = [d + added * x for x, d in zip(p, g)]
+            if decay and not self._decoupled:
+                g = [d + decay * x for x, d in zip(p, g)]
             m = [b1 * u + c1 * d for u, d in zip(m, g)]
             v = [b2 * u + c2 * d * d for u, d in zip(v, g)]
             try:
-                p = [
-                    shrink * x - rate * u / (w / root + eps)
-                    for x, u, w in zip(p, m, map(sqrt, v))
-                ]
+                p = [shrink * x - rate * u / (sqrt(w) / root + eps)
+                     for x, u, w in zip(p, m, v)]
             except ZeroDivisionError:  # eps=0 where nothing was ever received
-                steps = [_divide(rate * u, sqrt(w) / root + eps) for u, w in zip(m, v)]
-                p = [shrink * x - s for x, s in zip(p, steps)]
+                p = [shrink * x - _divide(rate * u, sqrt(w) / root + eps)
+                     for x, u, w in zip(p, m, v)]
             return p, m, v
 
         _update(kernel, [p, state["m"], state["v"]], [g])
@@ -4395,11 +4313,9 @@ class AdamW(Adam):
 
     _decoupled = True
 
-    def __init__(
-        self, params: Iterable[Tensor], lr: float = 0.001,
-        betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-        weight_decay: float = 0.01,
-    ) -> None:  # fmt: skip
+    def __init__(self, params: Iterable[Tensor], lr: float = 0.001,
+                 betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.01) -> None:
         super().__init__(params, lr, betas, eps, weight_decay)
 
 
@@ -4408,8 +4324,7 @@ def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float) -> float
     squares, is at most `max_norm`. Return the norm found."""
     tensors = [params] if isinstance(params, Tensor) else list(params)
     grads = [p.grad for p in tensors if p.grad is not None]
-    squares = [_exact_sum([x * x for x in _run(g)]) for g in grads]
-    norm = math.sqrt(sum(squares))
+    norm = sqrt(sum([_exact_sum([x * x for x in _run(g)]) for g in grads]))
     scale = max_norm / (norm + 1e-6)
     if not scale >= 1:
         for g in grads:
