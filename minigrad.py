@@ -1233,27 +1233,27 @@ def _by_rows(op, x, axis, function):
 # Written out, a bias costs no pass of its own: x @ W + b is [x, 1] @ [W; b].
 
 _WRITTEN_OUT = {
-    1: lambda A, B: [a * i for a, in A for i, in B],
-    2: lambda A, B: [a * i + b * j for a, b in A for i, j in B],
-    3: lambda A, B: [a * i + b * j + c * k for a, b, c in A for i, j, k in B],
+    1: lambda A, B: [a * p for a, in A for p, in B],
+    2: lambda A, B: [a * p + b * q for a, b in A for p, q in B],
+    3: lambda A, B: [a * p + b * q + c * r for a, b, c in A for p, q, r in B],
     4: lambda A, B: [
-        a * i + b * j + c * k + d * l for a, b, c, d in A for i, j, k, l in B
+        a * p + b * q + c * r + d * s for a, b, c, d in A for p, q, r, s in B
     ],
     5: lambda A, B: [
-        a * i + b * j + c * k + d * l + e * m
-        for a, b, c, d, e in A for i, j, k, l, m in B
+        a * p + b * q + c * r + d * s + e * t
+        for a, b, c, d, e in A for p, q, r, s, t in B
     ],
     6: lambda A, B: [
-        a * i + b * j + c * k + d * l + e * m + f * n
-        for a, b, c, d, e, f in A for i, j, k, l, m, n in B
+        a * p + b * q + c * r + d * s + e * t + f * u
+        for a, b, c, d, e, f in A for p, q, r, s, t, u in B
     ],
     7: lambda A, B: [
-        a * i + b * j + c * k + d * l + e * m + f * n + g * o
-        for a, b, c, d, e, f, g in A for i, j, k, l, m, n, o in B
+        a * p + b * q + c * r + d * s + e * t + f * u + g * v
+        for a, b, c, d, e, f, g in A for p, q, r, s, t, u, v in B
     ],
     8: lambda A, B: [
-        a * i + b * j + c * k + d * l + e * m + f * n + g * o + h * p
-        for a, b, c, d, e, f, g, h in A for i, j, k, l, m, n, o, p in B
+        a * p + b * q + c * r + d * s + e * t + f * u + g * v + h * w
+        for a, b, c, d, e, f, g, h in A for p, q, r, s, t, u, v, w in B
     ],
 }  # fmt: skip
 
@@ -1262,9 +1262,9 @@ def _eight_more(A, B, sums):
     """Add eight products to each sum; `zip` asks B first, so no sum is lost at its
     end."""
     return [
-        s + a * i + b * j + c * k + d * l + e * m + f * n + g * o + h * p
+        total + a * p + b * q + c * r + d * s + e * t + f * u + g * v + h * w
         for a, b, c, d, e, f, g, h in A
-        for (i, j, k, l, m, n, o, p), s in zip(B, sums)
+        for (p, q, r, s, t, u, v, w), total in zip(B, sums)
     ]
 
 
@@ -2505,15 +2505,8 @@ def _chain(y, i, x, g, differentiable, watching):
         if kind == "shape":
             source = getattr(source, "shape", ())
         elif isinstance(source, _Common):
-            data = source._data
-            owner = data if data._base is None else data._base
-            if owner._stamp > y._time or data._stamp > y._time:
-                raise RuntimeError(
-                    f"backward of {function.op}: a value of shape {data.shape} that "
-                    "its derivative reads has been written to since; run backward "
-                    "first, or write to a copy"
-                )
-            source = source if differentiable else data
+            _check_unchanged(y, source._data)
+            source = source if differentiable else source._data
         values.append(source)
     if watching:
         with _unwatched():
@@ -2540,6 +2533,17 @@ def _chain(y, i, x, g, differentiable, watching):
     return part
 
 
+def _check_unchanged(y, data):
+    """Refuse a value that was written to after the operation that made y read it."""
+    owner = data if data._base is None else data._base
+    if owner._stamp > y._time or data._stamp > y._time:
+        raise RuntimeError(
+            f"backward of {y._function.op}: a value of shape {data.shape} that its "
+            "derivative reads has been written to since; run backward first, or write "
+            "to a copy"
+        )
+
+
 def _fit(function, i, part, shape, result):
     """Undo broadcasting: sum a gradient over the axes along which its input was
     repeated. Those have size 1 (or are missing) in the input, and the operation's
@@ -2547,8 +2551,9 @@ def _fit(function, i, part, shape, result):
     ndim = len(part.shape)
     small = (1,) * (ndim - len(shape)) + shape
     wide = ((1,) * ndim + result)[-ndim:] if ndim else ()
-    axes = [k for k in range(ndim) if small[k : k + 1] != part.shape[k : k + 1]]
-    if len(small) > ndim or any([(small[k], wide[k]) != (1, part.shape[k]) for k in axes]):
+    axes = [k for k, (n, m) in enumerate(zip(part.shape, small)) if n != m]
+    repeated = [small[k] == 1 and wide[k] == part.shape[k] for k in axes]
+    if len(small) > ndim or not all(repeated):
         raise ValueError(
             f"{function.__name__}: the rule for argument {i} returned a gradient of "
             f"shape {part.shape} for an input of shape {shape}"
@@ -2601,9 +2606,9 @@ def _untracked(name: str) -> Callable[..., Tensor]:
     return method
 
 
-Context = namedtuple("Context", "op inputs function args")
-Context.__doc__ = """The history of a tensor, `t._ctx`: the name of the operation that made
-it, the input tensors, the Function, and all that it was given."""
+class Context(namedtuple("Context", "op inputs function args")):
+    """The history of a tensor, `t._ctx`: the name of the operation that made it, the
+    tensors it was made from, the Function, and all that it was given."""
 
 
 class Tensor(_Common):
@@ -2660,7 +2665,7 @@ class Tensor(_Common):
             return
         new = value._data if isinstance(value, _Common) else NDArray(value, self.dtype)
         if new.shape != self.shape:
-            raise ValueError(f"data: shape {new.shape} does not fit the shape {self.shape}")
+            raise ValueError(f"data: shape {new.shape} does not fit {self.shape}")
         if self._needs and new.dtype not in _FLOATS:
             raise TypeError(f"data: {new.dtype} cannot require a gradient")
         self._data = _view(new, new.shape, new.strides, new.offset)

@@ -1,0 +1,1 @@
+"""Programs that use minigrad; run each as ``python -m examples.NAME``."""

@@ -1,0 +1,1 @@
+"""Exercises: one file each, red until solved; answers are in ``solutions``."""
