@@ -71,7 +71,7 @@ from math import (
 from operator import (
     add, and_, attrgetter, eq, ge, gt, index, le, lt, mul, ne, neg, or_, sub, truediv
 )  # fmt: skip
-from struct import Struct, unpack
+from struct import Struct, calcsize, iter_unpack
 from weakref import ref
 
 TYPE_CHECKING = False  # type checkers take it for True; `typing` is slow to import
@@ -689,8 +689,8 @@ def _cast(op, values, dtype):
     try:
         return array(_CODES[dtype], map(kind, values) if kind else values)
     except _NONFINITE:
-        error = ValueError if kind else OverflowError
-        raise error(f"{op}: a value is out of the range of {dtype} ({values!r:.60})") from None
+        problem = f"{op}: a value is out of the range of {dtype} ({values!r:.60})"
+        raise (ValueError if kind else OverflowError)(problem) from None
 
 
 def _is_shape(sizes):
@@ -700,54 +700,41 @@ def _is_shape(sizes):
 
 def _is_number(x):
     return isinstance(x, (int, float)) or (
-        hasattr(x, "__float__") and not isinstance(x, complex) and not hasattr(x, "shape")
+        hasattr(x, "__float__") and not (isinstance(x, complex) or hasattr(x, "shape"))
     )
 
 
-def _read(data):
-    """Return any data as (flat values, shape)."""
-    if isinstance(data, _Common):
-        return _run(data._data), data.shape
-    if _is_number(data):
-        return [data], ()
-    if isinstance(data, (list, tuple)):
-        values: list[Any] = []
-        return values, _read_nested(data, "", values)
-    if isinstance(data, range):
-        return data, (len(data),)
-    memory = _read_memory(data)
-    if memory is not None:
-        return memory
-    if isinstance(data, (str, dict, set, frozenset)) or not hasattr(data, "__iter__"):
-        raise TypeError(f"NDArray: a {type(data).__name__} is no array of numbers: {data!r:.60}")
-    return _read(list(data))
-
-
-def _read_nested(items, path, values):
-    """Append the numbers of nested lists to `values`; return their shape."""
-    if set(map(type, items)) <= {int, float, bool}:  # the common row, at full speed
-        values += items
-        return (len(items),)
-    shapes = []
-    for i, item in enumerate(items):
-        where = f"{path}[{i}]"
-        if isinstance(item, (list, tuple)):
-            shape = _read_nested(item, where, values)
-        elif item is None or isinstance(item, (str, complex)):
-            raise TypeError(f"NDArray: element {where} is no number: {item!r:.60}")
-        else:
-            part, shape = _read(item)
-            values += part
+def _read(data, where=""):
+    """Return any data as (flat values, shape). `where`: its place in outer lists."""
+    if not isinstance(data, (list, tuple, range)):
+        if isinstance(data, _Common):
+            return _run(data._data), data.shape
+        if _is_number(data):
+            return [data], ()
+        memory = _read_memory(data)
+        if memory:
+            return memory
+        unordered = isinstance(data, (str, dict, set, frozenset))
+        if unordered or not hasattr(data, "__iter__"):
+            what = f"element {where}" if where else f"a {type(data).__name__}"
+            raise TypeError(f"NDArray: {what} is no array of numbers: {data!r:.60}")
+        data = list(data)
+    if data.__class__ is range or set(map(type, data)) <= {int, float, bool}:
+        return data, (len(data),)  # the common row, at full speed
+    values, shapes = [], []
+    for i, item in enumerate(data):
+        part, shape = _read(item, f"{where}[{i}]")
+        values += part
         shapes.append(shape)
         if shape != shapes[0]:
             raise ValueError(
-                f"NDArray: ragged lists: element {where} has shape {shape}, but "
-                f"{path}[0] has shape {shapes[0]}"
+                f"NDArray: ragged lists: element {where}[{i}] has shape {shape}, but "
+                f"{where}[0] has shape {shapes[0]}"
             )
-    return (len(items), *shapes[0])
+    return values, (len(data), *shapes[0])
 
 
-_FORMATS = {  # an element's type in NumPy's array interface and in a memoryview
+_FORMATS = {  # an element's type in NumPy's array interface: in `struct` and `array`
     "b1": "?", "i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I",
     "i8": "q", "u8": "Q", "f2": "e", "f4": "f", "f8": "d",
 }  # fmt: skip
@@ -757,32 +744,29 @@ def _read_memory(data):
     """Read an object that exposes its memory, or return None."""
     try:
         view = memoryview(data)
+        kind, shape, raw = view.format, view.shape, view.tobytes
     except (TypeError, ValueError, BufferError):
         face = getattr(data, "__array_interface__", None)
-        return None if face is None else _read_interface(face)
-    order, code = "@", view.format
-    if code[0] in "@=<>!":
-        order, code = code[0], code[1:]
+        if face is None:
+            return None
+        kind, shape = face["typestr"], tuple(face["shape"])
+        raw = partial(_interface_bytes, face, shape)
+    name = kind.lstrip("@=<>!|")
+    order, code = kind[: len(kind) - len(name)], _FORMATS.get(name, name)
     if code not in (*_FORMATS.values(), "l", "L"):
-        raise TypeError(f"NDArray: elements of format {view.format!r} are no numbers")
-    raw = view.tobytes()  # in logical order, whatever the strides
-    if order == "@" and code not in "?e":
-        return array(code, raw), view.shape
-    return unpack(f"{order}{prod(view.shape)}{code}", raw), view.shape
-
-
-def _read_interface(face):
-    """Read NumPy's array interface, for objects without the buffer protocol."""
-    kind, shape = face["typestr"], tuple(face["shape"])
-    if kind[1:] not in _FORMATS:
         raise TypeError(f"NDArray: elements of type {kind!r} are no numbers")
-    item = Struct(kind[0].replace("|", "=") + _FORMATS[kind[1:]])
-    steps = face.get("strides") or [step * item.size for step in _row_major(shape)]
+    return _numbers(raw(), order.replace("|", "=") or "@", code), shape
+
+
+def _interface_bytes(face, shape):
+    """Return the bytes of elements in logical order, as `memoryview.tobytes` does."""
+    if 0 in shape:
+        return b""
+    width = int(face["typestr"][2:])
+    steps = face.get("strides") or [step * width for step in _row_major(shape)]
     spans = [(n - 1) * step for n, step in zip(shape, steps)]
     first = sum([min(0, span) for span in spans])  # negative strides reach back
-    extent = sum(map(abs, spans)) + item.size
-    if 0 in shape:
-        return [], shape
+    extent = sum(map(abs, spans)) + width
     if isinstance(face["data"], tuple):
         from ctypes import string_at
 
@@ -790,8 +774,20 @@ def _read_interface(face):
     else:
         start = face.get("offset", 0) + first
         memory = bytes(memoryview(face["data"]).cast("B")[start : start + extent])
-    places = _positions(-first, list(zip(shape, steps)))
-    return [item.unpack_from(memory, place)[0] for place in places], shape
+    if len(memory) < extent:
+        raise ValueError(f"NDArray: shape {shape} reaches outside the memory it is in")
+    axes = [*zip(shape, steps), (width, 1)]
+    return _gather(array("B", memory), -first, axes).tobytes()
+
+
+def _numbers(raw, order, code):
+    """Return the numbers in bytes, given the order and the letter of `struct`."""
+    if code in "?e" or array(code).itemsize != calcsize(order + code):  # not in `array`
+        return [x for (x,) in iter_unpack(order + code, raw)]
+    flat = array(code, raw)
+    if order in (">!" if sys.byteorder == "little" else "<"):
+        flat.byteswap()
+    return flat
 
 
 def _natural(values):
@@ -814,18 +810,19 @@ def _operand(op, x, like):
     if x.__class__ is float and like.dtype == "float32" and -3e38 < x < 3e38:
         return _single.unpack(_single.pack(x))[0]
     if isinstance(x, _Common):
-        return x._data if op == "setitem" else NotImplemented  # Tensor will answer
-    whole = like.dtype in ("int64", "bool")
+        return x._data if op == "setitem" else NotImplemented  # Tensor's turn
+    whole = like.dtype not in _FLOATS
+    wide = "float64" if whole else like.dtype
     if _is_number(x):  # beside integers a number stays as exact as it is
-        rounded = _cast(op, [x], "float64" if whole else like.dtype)[0]
+        rounded = _cast(op, [x], wide)[0]
         return x if whole and isinstance(x, (int, float)) else rounded
-    if isinstance(x, (list, tuple)) or hasattr(x, "__array_interface__"):
-        values, shape = _read(x)
-        dtype = _natural(values)
-        if dtype == "float32" and (not whole or op in ("setitem", *_COMPARISONS)):
-            dtype = "float64" if whole else like.dtype
-        return _fresh(_cast(op, values, dtype), dtype, shape)
-    return NotImplemented
+    if not isinstance(x, (list, tuple)) and not hasattr(x, "__array_interface__"):
+        return NotImplemented
+    values, shape = _read(x)
+    dtype = _natural(values)
+    if dtype == "float32" and (not whole or op in ("setitem", *_COMPARISONS)):
+        dtype = wide
+    return _fresh(_cast(op, values, dtype), dtype, shape)
 
 
 # --- 2e. Elementwise ------------------------------------------------------------------
@@ -1363,51 +1360,47 @@ def _matmul(a, b, bias=None):
 # when the range asks for them; beyond 1,000 elements three at either end of an axis.
 
 
-def _shortest(x, dtype):
-    """Return the fewest digits that read back as x, in the form "1.5e+00"."""
-    for digits in range(17):
-        text = f"{x:.{digits}e}"
-        if _cast("repr", [float(text)], dtype)[0] == x:
-            break
-    return text
+def _decimals(x, style, dtype):
+    """Return how many digits after the point tell x from its neighbours, at most 8."""
+    for digits in range(8):
+        if _cast("repr", [float(f"{x:.{digits}{style}}")], dtype)[0] == x:
+            return digits
+    return 8
 
 
 def _float_texts(values, dtype):
-    """Return floats as texts of one width, their points aligned."""
-    finite = [x for x in values if isfinite(x)]
-    sizes = [abs(x) for x in finite if x]
-    exponents = bool(sizes) and (
-        max(sizes) >= 1e8 or min(sizes) < 1e-4 or max(sizes) / min(sizes) > 1000.0
-    )
-    parts = [_shortest(x, dtype).split("e") for x in finite]
-    places = [max(len(m.lstrip("-")) - 2, 0) for m, _ in parts]
-    if not exponents:
-        places = [n - int(e) for n, (_, e) in zip(places, parts)]
-    right = min(max(places, default=0), 8)  # digits after the point
+    """Return floats as texts, the points of finite ones equally far from the end."""
+    sizes = [abs(x) for x in values if x and isfinite(x)]
+    low, high = min(sizes, default=1.0), max(sizes, default=1.0)
+    style = "e" if high >= 1e8 or low < 1e-4 or high / low > 1000.0 else "f"
+    places = [_decimals(x, style, dtype) if isfinite(x) else 0 for x in values]
+    right = max(places, default=0)
     texts = []
-    for x, own in zip(finite, places):
-        if exponents:
-            text = f"{x:.{max(right, 0)}e}"
-            text = text if "." in text else text.replace("e", ".e")
+    for x, own in zip(values, places):
+        if style == "e" or not isfinite(x):
+            texts.append(f"{x:#.{right}{style}}")  # "#" keeps the point of "1."
         else:
-            head, _, tail = f"{x:.{min(max(own, 0), 8)}f}".partition(".")
-            text = f"{head}.{tail.rstrip('0')}"
-            text += " " * (right - len(text.partition(".")[2]))
-        texts.append(text)
-    written = iter(texts)
-    texts = [next(written) if isfinite(x) else str(x) for x in values]
-    width = max(map(len, texts), default=0)
+            text = f"{x:#.{own}f}"
+            texts.append(text.rstrip("0").ljust(len(text) + right - own))
+    return texts
+
+
+def _texts(a):
+    """Return the elements of `a` as texts of one width."""
+    values = a.flatten().tolist()
+    floats = a.dtype in _FLOATS
+    texts = _float_texts(values, a.dtype) if floats else list(map(str, values))
+    booleans = a.dtype == "bool" and a.ndim
+    width = len("False") if booleans else max(map(len, texts), default=0)
     return [text.rjust(width) for text in texts]
 
 
-def _element_texts(a):
-    """Return the elements of `a` as texts of one width."""
-    values = a.flatten().tolist()
-    if "float" in a.dtype:
-        return _float_texts(values, a.dtype)
-    width = max(map(len, map(str, values)), default=0)
-    width += a.dtype == "bool" and a.ndim > 0 and False not in values and bool(values)
-    return [str(value).rjust(width) for value in values]
+def _append(text, separator, part, limit, newline):
+    """Return `text` with one more part, on a new line where the last one is full."""
+    column = len(text) - text.rfind("\n") - 1 + len(separator)
+    if column + len(part) <= limit:
+        return text + separator + part
+    return (text + separator).rstrip() + newline + part
 
 
 def _layout(a, separator, indent):
@@ -1416,7 +1409,7 @@ def _layout(a, separator, indent):
     for axis, short in enumerate(cut):
         if short:
             a = a[(slice(None),) * axis + ([0, 1, 2, -3, -2, -1],)]
-    texts = iter(_element_texts(a))
+    texts = iter(_texts(a))
 
     def block(axis, indent):
         if axis == a.ndim:
@@ -1424,17 +1417,13 @@ def _layout(a, separator, indent):
         parts = [block(axis + 1, indent + 1) for _ in range(a.shape[axis])]
         if cut[axis]:
             parts.insert(3, "...")
-        if axis < a.ndim - 1:
-            gap = separator.rstrip() + "\n" * (a.ndim - 1 - axis) + " " * (indent + 1)
-            return "[" + gap.join(parts) + "]"
-        limit = 75 - (a.ndim - 1) - (2 if separator.strip() else 1)
-        lines = [" " * (indent + 1)]
-        for i, part in enumerate(parts):
-            if len(lines[-1]) + len(part) > limit and len(lines[-1]) > indent + 1:
-                lines[-1] = lines[-1].rstrip()
-                lines.append(" " * (indent + 1))
-            lines[-1] += part + (separator if i < len(parts) - 1 else "")
-        return "[" + "\n".join(lines)[indent + 1 :] + "]"
+        deep = a.ndim - 1 - axis  # blocks of several axes are that many lines apart
+        newline = "\n" * max(deep, 1) + " " * (indent + 1)
+        limit = 0 if deep else 76 - a.ndim - len(separator)
+        text = " " * indent + "[" + parts[0]
+        for part in parts[1:]:
+            text = _append(text, separator, part, limit, newline)
+        return text[indent:] + "]"
 
     return block(0, indent) if a.size else "[]"
 
@@ -1444,12 +1433,9 @@ def _render(name, a, notes):
     text = f"{name}({_layout(a, ', ', len(name) + 1)}"
     if a.size == 0 and a.shape != (0,) or a.size > 1000:
         notes = [f"shape={a.shape}", *notes]
-    last = len(text) - text.rfind("\n") - 1
-    tail = ", ".join(notes)
     if not notes:
         return text + ")"
-    fits = last + len(tail) + 3 <= 75
-    return text + ("," + (" " if fits else "\n" + " " * (len(name) + 1))) + tail + ")"
+    return _append(text, ", ", ", ".join(notes) + ")", 75, "\n" + " " * (len(name) + 1))
 
 
 # --- 2j. What arrays and tensors have in common ---------------------------------------
@@ -2026,7 +2012,8 @@ def arange(
     values: Iterable[float] = (first + i * step for i in range(count))
     if isinstance(first, int) and isinstance(step, int):
         values = range(first, first + count * step, step)
-    return _fresh(_cast("arange", values, _dtype_name("arange", dtype)), dtype, (count,))
+    dtype = _dtype_name("arange", dtype)
+    return _fresh(_cast("arange", values, dtype), dtype, (count,))
 
 
 def linspace(start: float, stop: float, n: int = 50, dtype: str = "float32") -> NDArray:
@@ -2035,9 +2022,9 @@ def linspace(start: float, stop: float, n: int = 50, dtype: str = "float32") -> 
     >>> linspace(0, 1, 5).tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
-    gaps = max(n - 1, 1)
-    values = [start + (stop - start) * i / gaps for i in range(n)]
-    values[1:] = values[1:-1] + [stop] if n > 1 else []
+    values = [start + (stop - start) * i / (n - 1) for i in range(n - 1)]
+    if n > 0:
+        values.append(stop if n > 1 else start)
     return NDArray(values, dtype)
 
 
@@ -2045,7 +2032,7 @@ def eye(n: int, m: int | None = None, dtype: str = "float32") -> NDArray:
     """Return an (n, m) matrix, m = n by default, of ones on the diagonal, else 0."""
     m = n if m is None else m
     result = zeros((n, m), dtype)
-    result.buffer[: min(n, m) * m : m + 1] = _cast("eye", [1], dtype) * min(n, m)
+    result.buffer[: min(n, m) * m : m + 1] = _ONE[dtype] * min(n, m)
     return result
 
 
@@ -2062,7 +2049,7 @@ def manual_seed(seed: int) -> None:
     _generator.seed(index(seed))
 
 
-def _drawn(op, shape, draw, dtype):
+def _drawn(op, draw, shape, dtype):
     """Return numbers drawn one by one, in chunks like any other pass."""
     shape, dtype = _shape(op, shape), _dtype_name(op, dtype)
     kernel = (lambda places: [draw() for _ in places]), None
@@ -2074,7 +2061,7 @@ def uniform(
     low: float = 0.0, high: float = 1.0, shape: _ShapeLike = (), dtype: str = "float32"
 ) -> NDArray:
     """Return numbers drawn evenly from [low, high] (rounding may reach `high`)."""
-    result = _drawn("uniform", shape, _generator.random, dtype)
+    result = _drawn("uniform", _generator.random, shape, dtype)
     width = high - low
     kernel = (lambda run: [low + width * x for x in run]), None
     return _mapped(kernel, result) if (low, high) != (0, 1) else result
@@ -2082,14 +2069,14 @@ def uniform(
 
 def randn(shape: _ShapeLike = (), dtype: str = "float32") -> NDArray:
     """Return numbers drawn from the normal distribution of mean 0 and variance 1."""
-    return _drawn("randn", shape, partial(_generator.gauss, 0.0, 1.0), dtype)
+    return _drawn("randn", partial(_generator.gauss, 0.0, 1.0), shape, dtype)
 
 
 def randint(low: int, high: int, shape: _ShapeLike = ()) -> NDArray:
     """Return int64 numbers drawn evenly from low to high - 1."""
     if not low < high:
         raise ValueError(f"randint: there is no integer from {low} to below {high}")
-    return _drawn("randint", shape, partial(_generator.randrange, low, high), "int64")
+    return _drawn("randint", partial(_generator.randrange, low, high), shape, "int64")
 
 
 def permutation(n: int) -> NDArray:
@@ -2101,15 +2088,12 @@ def permutation(n: int) -> NDArray:
 
 def _join_arrays(axis, xs):
     """Concatenate arrays along `axis`, each written through a view of the result."""
-    dtype = _wider(*[x.dtype for x in xs])
-    total = sum([x.shape[axis] for x in xs])
-    shape = xs[0].shape
-    result = zeros((*shape[:axis], total, *shape[axis + 1 :]), dtype)
-    start = 0
+    shape = list(xs[0].shape)
+    shape[axis] = sum([x.shape[axis] for x in xs])
+    result, stop = zeros(shape, _wider(*[x.dtype for x in xs])), 0
     for x in xs:
-        stop = start + x.shape[axis]
+        start, stop = stop, stop + x.shape[axis]
         result[(slice(None),) * axis + (slice(start, stop),)] = x
-        start = stop
     return result
 
 
@@ -4345,11 +4329,14 @@ def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float) -> float
 # again, by its definition, for the doubts.
 
 
-def _names(names):
-    """Return the names of tensors by identity, from a Module or a dict."""
+def _nodes(t, names):
+    """Return each tensor behind `t` with the numbers of its inputs and its name."""
     if isinstance(names, Module):
         names = dict(names.named_parameters())
-    return {id(t): name for name, t in (names or {}).items()}
+    called = {id(t): name for name, t in (names or {}).items()}
+    number = {u: i for i, u in enumerate(graph(t))}
+    inputs = {u: [number[x] for x in u._ctx.inputs] if u._ctx else [] for u in number}
+    return [(u, inputs[u], called.get(id(u), "")) for u in number]
 
 
 def _range(a):
@@ -4371,14 +4358,12 @@ def print_graph(t: Tensor, names: Any = None, file: IO[str] | None = None) -> No
     1  mul(0, 0)  (2,)  1 .. 4  -
     2  sum(1)     ()    5       -
     """
-    order, called = graph(t), _names(names)
-    number = {u: str(i) for i, u in enumerate(order)}
     rows = []
-    for u in order:
-        inputs = ", ".join([number[x] for x in u._ctx.inputs]) if u._ctx else ""
-        what = f"{u._ctx.op}({inputs})" if u._ctx else "leaf" if u.is_leaf else "released"
-        cells = number[u], what, str(u.shape), _range(u._data), _range(u.grad)
-        rows.append((*cells, called.get(id(u), "")))
+    for i, (u, inputs, name) in enumerate(_nodes(t, names)):
+        kind = "leaf" if u.is_leaf else "released"
+        if u._ctx:
+            kind = f"{u._ctx.op}({', '.join(map(str, inputs))})"
+        rows.append((str(i), kind, str(u.shape), _range(u._data), _range(u.grad), name))
     widths = [max(map(len, column)) for column in zip(*rows)]
     for row in rows:
         line = "  ".join([cell.ljust(width) for cell, width in zip(row, widths)])
@@ -4387,44 +4372,62 @@ def print_graph(t: Tensor, names: Any = None, file: IO[str] | None = None) -> No
 
 def to_dot(t: Tensor, names: Any = None) -> str:
     """Return the graph behind `t` as Graphviz text, for `dot -Tsvg`."""
-    order, called = graph(t), _names(names)
-    number = {u: i for i, u in enumerate(order)}
     lines = ["digraph {", "  rankdir=LR;"]
-    for u, i in number.items():
+    for i, (u, inputs, name) in enumerate(_nodes(t, names)):
         kind = u._ctx.op if u._ctx else "leaf" if u._needs else "constant"
-        name = called.get(id(u), "").replace("\\", "\\\\").replace('"', '\\"')
+        name = name.replace("\\", "\\\\").replace('"', '\\"')
         text = "\\n".join([part for part in (name, kind, str(u.shape)) if part])
         shape = "ellipse" if u._ctx else "box"
         lines.append(f'  n{i} [label="{text}", shape={shape}];')
-        if u._ctx:
-            lines += [f"  n{number[x]} -> n{i};" for x in u._ctx.inputs]
+        lines += [f"  n{k} -> n{i};" for k in inputs]
     return "\n".join([*lines, "}"])
+
+
+def _slopes(f, x, eps):
+    """Yield the central difference of sum(f()) in each element of x."""
+    flat = x._data.buffer
+    for i, old in enumerate(flat):
+        ends = []
+        for moved in (old + eps, old - eps):
+            flat[i] = moved
+            ends.append(float(f().sum()))
+        flat[i] = old
+        yield (ends[0] - ends[1]) / (2 * eps)
 
 
 def numerical_gradient(f: Callable[[Any], Any], x: Any, eps: float = 1e-6) -> NDArray:
     """Return the gradient of f at x, in float64, by central differences: for each
-    element (f(x + eps) - f(x - eps)) / (2 eps). A result that is no scalar is
-    summed."""
+    element (f(x + eps) - f(x - eps)) / (2 eps). A result that is no scalar is summed.
+    """
     point = Tensor(x, dtype="float64")
-    result = zeros(point.shape, "float64")
-    for i in range(point.size):
-        result.buffer[i] = _slope(lambda: f(point), point, i, eps)
-    return result
+    slopes = array("d", _slopes(partial(f, point), point, eps))
+    return _fresh(slopes, "float64", point.shape)
 
 
-def _slope(f, x, i, eps):
-    """Return the central difference of sum(f()) in the i-th element of x."""
-    flat, old, ends = x._data.buffer, x._data.buffer[i], []
-    for moved in (old + eps, old - eps):
-        flat[i] = moved
-        ends.append(float(f().sum()))
-    flat[i] = old
-    return (ends[0] - ends[1]) / (2 * eps)
+def _weighted(f, xs):
+    """Return the sum of the outputs of f, each weighted by fixed random numbers."""
+    draw, outputs = random.Random(0), f(*xs)
+    total = Tensor(0.0, dtype="float64")
+    for y in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
+        weights = NDArray([draw.uniform(0.5, 1.5) for _ in range(y.size)], "float64")
+        total = total + (y * weights.reshape(y.shape)).sum()
+    return total
+
+
+def _gradients(f, create_graph, *xs):
+    """Return the gradients of f, weighted, with respect to each of xs (or zeros)."""
+    total = _weighted(f, xs)
+    reached = set(graph(total)) if total._needs else ()
+    needed = [x for x in xs if x._needs and x in reached]
+    parts = grad(total, needed, None, create_graph, retain_graph=True) if needed else ()
+    found = dict(zip(needed, parts))
+    return [found.get(x, _tensor(zeros(x.shape, "float64"))) for x in xs]
 
 
 def gradcheck(
-    f: Callable[..., Any], inputs: Any, eps: float = 1e-6, atol: float = 1e-5, order: int = 1
-) -> bool:
+    f: Callable[..., Any], inputs: Any, eps: float = 1e-6, atol: float = 1e-5,
+    order: int = 1,
+) -> bool:  # fmt: skip
     """Compare the gradients of f with central differences, in float64, for every
     element of every input, with a random upstream gradient; with `order=2` also those
     of its gradient. Return True, or raise RuntimeError naming input, index and both
@@ -4433,57 +4436,26 @@ def gradcheck(
     `f` takes the inputs as Tensors and returns one or several. The difference may be
     `atol` times 1 + the gradient's size.
 
-    >>> gradcheck(lambda x, y: x * y.exp(), (Tensor([1.0, 2.0]), Tensor([0.5])), order=2)
+    >>> x, y = Tensor([1.0, 2.0]), Tensor([0.5])
+    >>> gradcheck(lambda x, y: x * y.exp(), (x, y), order=2)
     True
     """
-    given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
     xs = []
-    for x in given:
-        whole = isinstance(x, _Common) and "float" not in x.dtype
-        xs.append(Tensor(x) if whole else Tensor(x, requires_grad=True, dtype="float64"))
+    for x in inputs if isinstance(inputs, (tuple, list)) else (inputs,):
+        whole = isinstance(x, _Common) and x.dtype not in _FLOATS
+        xs.append(Tensor(x) if whole else Tensor(x, True, "float64"))
     for level in range(1, order + 1):
-        _compare(f, xs, eps, atol, level)
-        f = partial(_first_derivative, f)
+        for i, (x, rules) in enumerate(zip(xs, _gradients(f, False, *xs))):
+            slopes = _slopes(partial(_weighted, f, xs), x, eps) if x._needs else ()
+            places = itertools.product(*map(range, x.shape))
+            for where, value, slope in zip(places, _run(rules._data), slopes):
+                if not abs(value - slope) <= atol * (1 + abs(slope)):
+                    raise RuntimeError(
+                        f"gradcheck: derivative {level} of input {i} at index {where}: "
+                        f"the rules say {value}, central differences {slope}"
+                    )
+        f = partial(_gradients, f, True)
     return True
-
-
-def _weighted(f, xs, seed=0):
-    """Return the sum of the outputs of f, each weighted by fixed random numbers."""
-    draw = random.Random(seed)
-    outputs = f(*xs)
-    total = Tensor(0.0, dtype="float64")
-    for y in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
-        weights = NDArray([draw.uniform(0.5, 1.5) for _ in range(y.size)], "float64")
-        total = total + (y * weights.reshape(y.shape)).sum()
-    return total
-
-
-def _first_derivative(f, *xs):
-    """Return the gradients of f, weighted, with respect to those xs it depends on."""
-    total = _weighted(f, xs)
-    reached = set(graph(total))
-    needed = tuple([x for x in xs if x._needs and x in reached])
-    if not needed or not total._needs:
-        return [total * 0]
-    return list(grad(total, needed, create_graph=True))
-
-
-def _compare(f, xs, eps, atol, level):
-    total = _weighted(f, xs)
-    start = ones((), "float64")
-    found = dict(_reverse(total, start, True)) if total._needs else {}
-    for i, x in enumerate(xs):
-        if not x._needs:
-            continue
-        exact = _run(found[x]) if x in found else [0.0] * x.size
-        for k, value in enumerate(exact):
-            number = _slope(lambda: _weighted(f, xs), x, k, eps)
-            if not abs(value - number) <= atol * (1 + abs(number)):
-                where = tuple([k // step % n for n, step in zip(x.shape, _row_major(x.shape))])
-                raise RuntimeError(
-                    f"gradcheck: derivative {level} of input {i} at index {where}: the "
-                    f"rules say {value}, central differences {number}"
-                )
 
 
 # ======================================================================================
@@ -4496,22 +4468,12 @@ def _compare(f, xs, eps, atol, level):
 # github.com/huggingface/safetensors.
 
 _TO_FILE = {"float32": "F32", "float64": "F64", "int64": "I64", "bool": "BOOL"}
-_FROM_FILE = {  # the file's name: bytes an element, our dtype, struct's letter
-    "F64": (8, "float64", "d"), "F32": (4, "float32", "f"), "F16": (2, "float32", "e"),
-    "BF16": (2, "float32", ""), "I64": (8, "int64", "q"), "I32": (4, "int64", "i"),
-    "I16": (2, "int64", "h"), "I8": (1, "int64", "b"), "U64": (8, "int64", "Q"),
-    "U32": (4, "int64", "I"), "U16": (2, "int64", "H"), "U8": (1, "int64", "B"),
-    "BOOL": (1, "bool", "?"),
+_FROM_FILE = {  # the letter of `struct` for an element (BF16: as wide)
+    "F64": "d", "F32": "f", "F16": "e", "BF16": "e", "I64": "q", "I32": "i", "I16": "h",
+    "I8": "b", "U64": "Q", "U32": "I", "U16": "H", "U8": "B", "BOOL": "?",
 }  # fmt: skip
+_LOADED = {"d": "float64", "f": "float32", "e": "float32", "?": "bool"}  # else int64
 _HEADER_LIMIT = 100_000_000
-
-
-def _little(buffer):
-    """Return a flat array as bytes, the least significant first."""
-    if sys.byteorder == "big":
-        buffer = buffer[:]
-        buffer.byteswap()
-    return buffer
 
 
 def save(state: Mapping[str, NDArray | Tensor], path: str | os.PathLike[str]) -> None:
@@ -4521,19 +4483,17 @@ def save(state: Mapping[str, NDArray | Tensor], path: str | os.PathLike[str]) ->
     in one step: an interruption at any moment leaves the old file whole."""
     import json
 
-    arrays = {}
     for name, a in state.items():
-        if not isinstance(name, str) or name == "__metadata__" or not isinstance(a, _Common):
-            raise TypeError(f"save: {name!r}: {type(a).__name__} is no name with an array")
-        arrays[name] = a._data
+        named = isinstance(name, str) and name != "__metadata__"
+        if not named or not isinstance(a, _Common):
+            what = f"{name!r}: {type(a).__name__}"
+            raise TypeError(f"save: {what} is no name with an array")
+    arrays = [(name, a._data) for name, a in state.items()]
+    arrays.sort(key=lambda pair: -pair[1].itemsize)  # keeps all aligned
     header, end = {}, 0
-    order = sorted(arrays, key=lambda name: -arrays[name].itemsize)  # keeps all aligned
-    for name in order:
-        a = arrays[name]
-        start, end = end, end + a.nbytes
-        header[name] = {
-            "dtype": _TO_FILE[a.dtype], "shape": list(a.shape), "data_offsets": [start, end]
-        }  # fmt: skip
+    for name, a in arrays:
+        kind, start, end = _TO_FILE[a.dtype], end, end + a.nbytes
+        header[name] = {"dtype": kind, "shape": a.shape, "data_offsets": (start, end)}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     target = os.path.realpath(os.fspath(path))
@@ -4543,8 +4503,11 @@ def save(state: Mapping[str, NDArray | Tensor], path: str | os.PathLike[str]) ->
     try:
         with file:
             file.write(len(text).to_bytes(8, "little") + text)
-            for name in order:
-                file.write(_little(_run(arrays[name])))
+            for _, a in arrays:
+                flat = _run(a)
+                if sys.byteorder == "big":  # what reading would swap, writing does
+                    flat = _numbers(flat.tobytes(), "<", flat.typecode)
+                file.write(flat)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
@@ -4561,27 +4524,31 @@ def load(path: str | os.PathLike[str]) -> dict[str, NDArray]:
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, _HEADER_LIMIT):
-            raise ValueError(
-                f"load: a header of {length} bytes in a file of {size} (limit "
-                f"{_HEADER_LIMIT})"
-            )
+        limit = min(size - 8, _HEADER_LIMIT)
+        what = "a header of {} bytes in a file of {} (limit {})"
+        _require(length <= limit, what, length, size, _HEADER_LIMIT)
         entries = _checked(_parse(file.read(length)), size - 8 - length)
         result = {}
         for name, (kind, shape, start, end) in entries.items():
             file.seek(8 + length + start)
-            result[name] = _decode(file.read(end - start), kind, shape)
+            raw = file.read(end - start)
+            _require(len(raw) == end - start, "the file was cut off while it was read")
+            result[name] = _decode(raw, kind, shape)
     return result
+
+
+def _require(sound, problem, *values):
+    if not sound:
+        raise ValueError("load: " + problem.format(*values))
 
 
 def _parse(text):
     import json  # here, since most who import this file never load one
 
     def no_twins(pairs):
-        entries: dict[str, Any] = {}
+        entries = {}
         for name, value in pairs:
-            if name in entries:
-                raise ValueError(f"load: the header names {name!r:.60} twice")
+            _require(name not in entries, "the header names {!r:.60} twice", name)
             entries[name] = value
         return entries
 
@@ -4589,60 +4556,55 @@ def _parse(text):
         header = json.loads(text.decode(), object_pairs_hook=no_twins)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"load: the header is no JSON text: {error}") from None
-    if not isinstance(header, dict):
-        raise ValueError("load: the header is no JSON object")
+    _require(isinstance(header, dict), "the header is no JSON object")
     return header
 
 
 def _checked(header, size):
     """Return {name: (dtype, shape, start, end)}, all consistent with `size` bytes."""
-    metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(
-        [isinstance(value, str) for value in metadata.values()]
-    ):
-        raise ValueError("load: __metadata__ must hold strings by name")
+    notes = header.pop("__metadata__", {})
+    texts = isinstance(notes, dict) and {str}.issuperset(map(type, notes.values()))
+    _require(texts, "__metadata__ must hold strings by name")
     entries = {}
     for name, entry in header.items():
-        try:
-            kind, shape, (start, end) = [entry[k] for k in ("dtype", "shape", "data_offsets")]
-            sizes = [*shape, start, end]
-            sound = isinstance(shape, list)
-        except (KeyError, TypeError, ValueError):
-            raise ValueError(f"load: {name!r} needs dtype, shape and data_offsets") from None
-        if not isinstance(kind, str) or kind not in _FROM_FILE:
-            raise ValueError(f"load: {name!r} has the unknown dtype {kind!r}")
-        if not sound or not all([type(n) is int and n >= 0 for n in sizes]):
-            raise ValueError(f"load: {name!r} has a shape or offsets that are no sizes")
-        count = 0 if 0 in shape else 1
+        keys = ("dtype", "shape", "data_offsets")
+        complete = isinstance(entry, dict) and entry.keys() >= set(keys)
+        _require(complete, "{!r} needs dtype, shape and data_offsets", name)
+        kind, shape, span = [entry[key] for key in keys]
+        known = isinstance(kind, str) and kind in _FROM_FILE
+        _require(known, "{!r} has the unknown dtype {!r}", name, kind)
+        lists = isinstance(shape, list) and isinstance(span, list) and len(span) == 2
+        whole = lists and all([type(n) is int and n >= 0 for n in shape + span])
+        _require(whole, "{!r} has a shape or offsets that are no sizes", name)
+        start, end = span
+        count = 0 if 0 in shape else calcsize("<" + _FROM_FILE[kind])
         for n in shape:
             count = min(count * n, size + 1)  # a hostile product would take for ever
-        if end - start != count * _FROM_FILE[kind][0] or end > size:
-            raise ValueError(
-                f"load: {name!r}: bytes {start} to {end} of {size} do not hold {kind} "
-                f"of shape {str(tuple(shape)):.60}"
-            )
-        entries[name] = (kind, tuple(shape), start, end)
+        fits = end - start == count and end <= size
+        shape = tuple(shape)
+        what = "{!r}: bytes {} to {} of {} do not hold {} of shape {!s:.60}"
+        _require(fits, what, name, start, end, size, kind, shape)
+        entries[name] = (kind, shape, start, end)
     expected = 0
     for start, end, name in sorted([(e[2], e[3], name) for name, e in entries.items()]):
-        if start != expected:
-            raise ValueError(f"load: {name!r} starts at {start}, not at {expected}: gap or overlap")
+        gap = "{!r} starts at {}, not at {}: gap or overlap"
+        _require(start == expected, gap, name, start, expected)
         expected = end
-    if expected != size:
-        raise ValueError(f"load: {size} bytes of data, {expected} of them described")
+    _require(expected == size, "{} bytes of data, {} of them described", size, expected)
     return entries
 
 
 def _decode(raw, kind, shape):
-    width, dtype, letter = _FROM_FILE[kind]
-    if len(raw) != prod(shape) * width:
-        raise ValueError("load: the file was cut off while it was read")
+    letter = _FROM_FILE[kind]
+    dtype = _LOADED.get(letter, "int64")
     if kind == "BF16":  # the upper half of a float32
         wide = bytearray(2 * len(raw))
         wide[2::4], wide[3::4] = raw[::2], raw[1::2]
         raw, letter = bytes(wide), "f"
+    flat = _numbers(raw, "<", letter)
     if letter != _CODES[dtype]:
-        return _fresh(_cast("load", unpack(f"<{prod(shape)}{letter}", raw), dtype), dtype, shape)
-    return _fresh(_little(array(letter, raw)), dtype, shape)
+        flat = _cast("load", flat, dtype)
+    return _fresh(flat, dtype, shape)
 
 
 # --- Any copy of this file can check itself -------------------------------------------
