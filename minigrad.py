@@ -575,14 +575,14 @@ _KERNELS = {
         ],
         None,
     ),
-    # NaN compares false with everything, and so takes the last branch of each of these.
+    # NaN compares false with everything, even itself, and takes the last branch here.
     "relu": (lambda p: [0.0 if x <= 0.0 else x for x in p], None),
     "maximum": (
-        lambda p, q: [x if x > y else y if x <= y else x + y for x, y in zip(p, q)],
+        lambda p, q: [x if x > y or x != x else y for x, y in zip(p, q)],
         None,
     ),
     "minimum": (
-        lambda p, q: [x if x < y else y if x >= y else x + y for x, y in zip(p, q)],
+        lambda p, q: [x if x < y or x != x else y for x, y in zip(p, q)],
         None,
     ),
     "clip": (
