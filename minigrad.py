@@ -1204,17 +1204,28 @@ def _log_sum_exp(row):
     return top + log(sum([exp(x - top) for x in row]))
 
 
-def _by_rows(op, x, axis, function):
-    """Apply a function from row to row along one axis."""
+def _normal_row(row, eps):
+    """Shift a row to mean 0, scale it to variance 1; also return the scale."""
+    mean = sum(row) / len(row)
+    centred = [x - mean for x in row]
+    spread = sqrt(sum(map(mul, centred, centred)) / len(row) + eps) or nan  # 0 / 0
+    return [x / spread for x in centred], spread
+
+
+def _by_rows(op, axis, function, *arrays):
+    """Apply a function row by row: from a row of each array, all of one shape, along
+    the given axes, it makes a row of the result."""
+    x = arrays[0]
     axes = _axes(op, axis, x.ndim)
     order = (*[i for i in range(x.ndim) if i not in axes], *axes)
-    moved = x if order == tuple(range(x.ndim)) else x.transpose(order)
+    plain = order == tuple(range(x.ndim))
+    moved = arrays if plain else [a.transpose(order) for a in arrays]
     n, dtype = prod([x.shape[i] for i in axes]), _floating(x.dtype)
-    rows = _groups(_run(moved), x.size // n, n, 1) if x.size else ()
-    values = list(itertools.chain.from_iterable(map(function, rows)))
-    result = _fresh(array(_CODES[dtype], values), dtype, moved.shape)
+    rows = [_groups(_run(a), x.size // n, n, 1) for a in moved] if x.size else ()
+    values = list(itertools.chain.from_iterable(map(function, *rows))) if rows else []
+    result = _fresh(array(_CODES[dtype], values), dtype, moved[0].shape)
     back = tuple(map(order.index, range(x.ndim)))
-    return result if moved is x else result.transpose(back).copy()
+    return result if plain else result.transpose(back).copy()
 
 
 # --- 2h. Matrix product ---------------------------------------------------------------
@@ -1272,13 +1283,14 @@ _WRITTEN = 8 if _sumprod or _PYPY else 32
 
 def _lines(buffer, start, n, step, k, inner, often=True):
     """Return n lines of k numbers, `step` apart, `inner` from number to number: lists
-    if they are used often, else slices, since one use does not repay the copy."""
+    if they are used often, else slices, since one use does not repay the copy. (PyPy
+    compiles a product for one kind of operand, and is slow for ever at the second.)"""
     starts = range(start, start + n * step, step) if step else [start] * n
     if inner == 0:
         return [[buffer[first]] * k for first in starts]
     ends = [first + k * inner for first in starts]
     lines = [buffer[f : e if e >= 0 else None : inner] for f, e in zip(starts, ends)]
-    return [line.tolist() for line in lines] if often else lines
+    return [line.tolist() for line in lines] if often or _PYPY else lines
 
 
 def _matmul_2d(a, b, m, k, n, bias):
@@ -1921,11 +1933,11 @@ class NDArray(_Common):
     def softmax(self, axis: _Axis = -1) -> NDArray:
         """Return exp(x) / sum(exp(x)) along `axis`. The row's maximum is subtracted
         first, which changes nothing but keeps exp in range."""
-        return _by_rows("softmax", self, axis, _softmax_row)
+        return _by_rows("softmax", axis, _softmax_row, self)
 
     def log_softmax(self, axis: _Axis = -1) -> NDArray:
         """Return log(softmax(x)) along `axis`, exact where softmax would round to 0."""
-        return _by_rows("log_softmax", self, axis, _log_softmax_row)
+        return _by_rows("log_softmax", axis, _log_softmax_row, self)
 
     def logsumexp(self, axis: _Axis = -1, keepdims: bool = False) -> NDArray:
         """Return log(sum(exp(x))) over `axis`, shifted by the maximum."""
@@ -2913,25 +2925,29 @@ def _either(function, *args):
     return function.forward(*args)
 
 
-def _in_one_pass(kernel):
-    """Give a rule of g and y a fused kernel for the plain case: NDArrays of one dtype.
-    The rule itself serves everything else, among it the tensors of a second derivative;
-    the tests hold both against each other."""
-    both = (kernel, None)
+def _for_numbers(fast):
+    """Give a rule a faster form for NDArrays, one pass instead of several. The rule
+    itself serves Tensors, for second derivatives; the tests hold both together."""
 
     def decorate(rule):
         @wraps(rule)
-        def fused(g, y):
-            if g.__class__ is not NDArray or g.shape != y.shape or g.dtype != y.dtype:
-                return rule(g, y)
-            run = _run(g)
-            flat = _compute(both, (run, _run(y)), len(run), g.dtype)
-            return _fresh(flat, g.dtype, g.shape)
+        def either(g, *rest):
+            return (fast if g.__class__ is NDArray else rule)(g, *rest)
 
-        fused.plain = rule
-        return fused
+        either.plain = rule
+        return either
 
     return decorate
+
+
+def _in_one_pass(kernel):
+    """Do so for a rule of g and y by a kernel; the engine gives both one shape."""
+
+    def fast(g, y):
+        flat = _compute((kernel, None), (_run(g), _run(y)), g.size, g.dtype)
+        return _fresh(flat, g.dtype, g.shape)
+
+    return _for_numbers(fast)
 
 
 # --- 4a. Arithmetic -------------------------------------------------------------------
@@ -3038,7 +3054,7 @@ class Erf(Function):
 
 class Relu(Function):
     def forward(x): return x.relu()
-    @_in_one_pass(lambda g, y: [0.0 if b <= 0.0 else a for a, b in zip(g, y)])
+    @_in_one_pass(lambda g, y: [a if b else 0.0 for a, b in zip(g, y)])
     def dx(g, y): return where(y <= 0, 0, g)
 
 
@@ -3177,10 +3193,19 @@ class LogSumExp(Function):
 class Normalize(Function):
     """(x - mean) / sqrt(var + eps) over some axes. Mean and variance depend on x too:
     their shares take the mean of g, and the mean of g along y, out of the gradient."""
-    def forward(x, axes, eps):
-        centred = x - x.mean(axes, keepdims=True)
-        return centred / (x.var(axes, keepdims=True) + eps).sqrt()
 
+    def forward(x, axes, eps):
+        return _by_rows("normalize", axes, lambda row: _normal_row(row, eps)[0], x)
+
+    def _dx_in_one_pass(g, x, y, axes, eps):
+        def row(g, x, y):
+            _, spread = _normal_row(x, eps)
+            mean, along = sum(g) / len(g), sum(map(mul, g, y)) / len(g)
+            return [(a - mean - b * along) / spread for a, b in zip(g, y)]
+
+        return _by_rows("normalize", axes, row, g, x, y)
+
+    @_for_numbers(_dx_in_one_pass)
     def dx(g, x, y, axes, eps):
         spread = (x.var(axes, keepdims=True) + eps).sqrt()
         along = (g * y).mean(axes, keepdims=True)
@@ -3220,6 +3245,17 @@ class CrossEntropy(Function):
         picked = rows[arange(labels.size, dtype="int64"), safe]
         return _choose("where", kept, -picked.reshape(labels.shape), 0)
 
+    def _dx_in_one_pass(g, x, labels, kept):
+        rows, values = _groups(_run(x), labels.size, x.shape[-1], 1), []
+        for row, label, scale, valid in zip(rows, *map(_run, (labels, g, kept))):
+            row = _softmax_row(row) if valid else [0.0] * len(row)
+            if valid:
+                row[label] -= 1.0
+                row = [p * scale for p in row]
+            values += row
+        return _fresh(array(_CODES[x.dtype], values), x.dtype, x.shape)
+
+    @_for_numbers(_dx_in_one_pass)
     def dx(g, x, labels, kept):
         truth = arange(x.shape[-1], dtype="int64") == labels.unsqueeze(-1)
         return where(kept.unsqueeze(-1), (x.softmax(-1) - truth) * g.unsqueeze(-1), 0)
