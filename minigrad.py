@@ -71,7 +71,7 @@ from math import (
 from operator import (
     add, and_, attrgetter, eq, ge, gt, index, le, lt, mul, ne, neg, or_, sub, truediv
 )  # fmt: skip
-from struct import Struct, calcsize, iter_unpack
+from struct import Struct, calcsize, error as StructError, iter_unpack
 from weakref import ref
 
 TYPE_CHECKING = False  # type checkers take it for True; `typing` is slow to import
@@ -170,7 +170,7 @@ def _shape(op, shape, least=0):
     """Return `shape`, given as one number or as a sequence of them, as a tuple."""
     try:
         sizes = (shape,) if hasattr(shape, "__index__") else shape
-        sizes = tuple(map(index, sizes))
+        sizes = tuple([int(index(n)) for n in sizes])
     except TypeError:
         raise TypeError(
             f"{op}: a shape is an integer or a sequence of integers, not {shape!r}"
@@ -321,7 +321,8 @@ _RANK = ("bool", "int64", "float32", "float64")  # the wider of two comes later
 _FLOATS = ("float32", "float64")  # what can have a gradient
 _ZERO = {dtype: array(code, [0]) for dtype, code in _CODES.items()}
 _ONE = {dtype: array(code, [1]) for dtype, code in _CODES.items()}
-_NONFINITE = (ValueError, OverflowError, ZeroDivisionError)  # what Python says to 1 / 0
+# What Python says to 1 / 0, log(0), exp(1000), and to storing what does not fit.
+_NONFINITE = (ValueError, OverflowError, ZeroDivisionError, StructError)
 _CHUNK = 4096  # elements computed between two stores: they stay in the cache
 _ticks = itertools.count(1)  # the clock of writes (here) and of operations (section 3)
 
@@ -363,6 +364,7 @@ def _compute(kernel, runs, n, dtype, out=None):
         try:
             return array(_CODES[dtype], list(plain(*runs)))
         except _NONFINITE:
+            careful = careful or _infinite(plain, dtype)
             return array(_CODES[dtype], list(careful(*runs)))
     if out is None:
         out = _ZERO[dtype] * n
@@ -374,8 +376,27 @@ def _compute(kernel, runs, n, dtype, out=None):
         try:
             _store(out, start, count, plain(*parts))
         except _NONFINITE:
+            careful = careful or _infinite(plain, dtype)
             _store(out, start, count, careful(*parts))
     return out
+
+
+def _infinite(plain, dtype):
+    """Return the careful pass of a kernel that raises only where integers are too large
+    to be stored: as floats they are infinite, as integers they are an error."""
+
+    def store(x):
+        try:
+            return float(x)
+        except OverflowError:
+            return inf if x > 0 else -inf
+
+    def careful(*runs):
+        if dtype not in _FLOATS:
+            raise OverflowError(f"a result is out of the range of {dtype}")
+        return map(store, plain(*runs))
+
+    return careful
 
 
 # A walk over the storage has a start and axes. An axis is a pair (size, step), or, from
@@ -742,11 +763,13 @@ _FORMATS = {  # an element's type in NumPy's array interface: in `struct` and `a
 
 def _read_memory(data):
     """Read an object that exposes its memory, or return None."""
+    face = getattr(data, "__array_interface__", None)
+    if face and face["typestr"][1:] not in _FORMATS:  # dates pretend to be bytes
+        raise TypeError(f"NDArray: elements of type {face['typestr']!r} are no numbers")
     try:
         view = memoryview(data)
         kind, shape, raw = view.format, view.shape, view.tobytes
     except (TypeError, ValueError, BufferError):
-        face = getattr(data, "__array_interface__", None)
         if face is None:
             return None
         kind, shape = face["typestr"], tuple(face["shape"])
@@ -939,6 +962,24 @@ def _comparison(op: str) -> _Binary:
         return _elementwise(op, "bool", self, other)
 
     return compare
+
+
+def _masking(op: str) -> _Binary:
+    """Make the method of & or |, for masks; both operands are bool."""
+
+    def combine(self, other):
+        other = _operand(op, other, self)
+        if other is NotImplemented:
+            return other
+        kind = getattr(other, "dtype", type(other).__name__)
+        if self.dtype != "bool" or kind != "bool":
+            raise TypeError(
+                f"{op}: both operands must be masks (bool), not {self.dtype} and "
+                f"{kind}; compare first"
+            )
+        return _elementwise(op, "bool", self, other)
+
+    return combine
 
 
 def _choose(op, *operands):
@@ -1200,7 +1241,7 @@ def _log_softmax_row(row):
 def _log_sum_exp(row):
     top = max(row, default=-inf)
     if isinf(top):  # only -inf, or an inf: nothing to shift
-        return top if top < 0 else sum(row)
+        return top if top < 0 else sum([x for x in row if not x < 0])  # nan stays nan
     return top + log(sum([exp(x - top) for x in row]))
 
 
@@ -1640,13 +1681,15 @@ class NDArray(_Common):
         """NumPy's view of the same memory: `np.asarray(a)` copies nothing."""
         letter = {"f": "f4", "d": "f8", "q": "i8", "b": "b1"}[self.buffer.typecode]
         order = "|" if letter == "b1" else "<" if sys.byteorder == "little" else ">"
-        where = self.buffer.buffer_info()[0] + self.offset * self.itemsize
+        axes = list(zip(self.shape, self.strides))
+        memory = memoryview(self.buffer)  # NumPy keeps it, and it keeps the storage
         return {
             "version": 3,
             "typestr": order + letter,
             "shape": self.shape,
             "strides": tuple([step * self.itemsize for step in self.strides]),
-            "data": (where, _repeats(zip(self.shape, self.strides))),
+            "data": memory.toreadonly() if _repeats(axes) else memory,
+            "offset": self.offset * self.itemsize,
         }
 
     def __reduce__(self):
@@ -1710,7 +1753,7 @@ class NDArray(_Common):
         >>> ones((3, 1)).broadcast_to((2, 3, 4)).strides
         (0, 1, 0)
         """
-        new = shape if shape.__class__ is tuple else _shape("broadcast_to", shape)
+        new = _shape("broadcast_to", shape)
         if _broadcast("broadcast_to", self.shape, new) != new:
             raise ValueError(
                 f"broadcast_to: shape {self.shape} does not broadcast to {new}; only "
@@ -1822,8 +1865,8 @@ class NDArray(_Common):
     __le__ = _comparison("le")
     __gt__ = _comparison("gt")
     __ge__ = _comparison("ge")
-    __and__ = __rand__ = _comparison("and")
-    __or__ = __ror__ = _comparison("or")
+    __and__ = __rand__ = _masking("and")
+    __or__ = __ror__ = _masking("or")
 
     __neg__ = _unary("neg", "Return -x.")
     __abs__ = _unary("abs", "Return |x|.")
@@ -1972,6 +2015,11 @@ class NDArray(_Common):
         return _layout(self, " ", 0)
 
 
+def _as_array(x):
+    """Return an operand of either kind as it is, everything else as an NDArray."""
+    return x if isinstance(x, _Common) else NDArray(x)
+
+
 # --- 2l. Making and joining arrays ----------------------------------------------------
 
 
@@ -2073,6 +2121,7 @@ def uniform(
     low: float = 0.0, high: float = 1.0, shape: _ShapeLike = (), dtype: str = "float32"
 ) -> NDArray:
     """Return numbers drawn evenly from [low, high] (rounding may reach `high`)."""
+    low, high = _cast("uniform", [low, high], "float64")
     result = _drawn("uniform", _generator.random, shape, dtype)
     width = high - low
     kernel = (lambda run: [low + width * x for x in run]), None
@@ -2308,9 +2357,10 @@ class Function:
         names = code.co_varnames[: count + star]
         cls._parameters, cls._defaults = names[:count], cls.forward.__defaults__ or ()
         reads = {"y": ("value", -1), "i": ("number", count)}
-        reads.update({f"{name}_shape": ("shape", i) for i, name in enumerate(names)})
+        each = list(enumerate(names[:count]))
+        reads.update({f"{name}_shape": ("shape", i) for i, name in each})
         taken = set(names) & {"g", *reads}
-        reads.update({name: ("value", i) for i, name in enumerate(names)})
+        reads.update({name: ("value", i) for i, name in each})
         cls._rules = {}
         for name in [name for name in dir(cls) if name[0] == "d"]:
             rule = getattr(cls, name)
@@ -2565,9 +2615,18 @@ def _method(name: str) -> Callable[..., Tensor]:
 
     @wraps(getattr(NDArray, name))
     def method(self, *args, **options):
+        args = [_fixed(name, x, self._data) for x in args]
+        options = {key: _fixed(name, x, self._data) for key, x in options.items()}
         return _FUNCTIONS[name.strip("_")].apply(self, *args, **options)
 
     return method
+
+
+def _fixed(name, x, like):
+    """Return an argument in a form that nobody can change before backward reads it."""
+    if name in ("maximum", "minimum", "clip"):
+        return x if x is None or isinstance(x, Tensor) else _operand(name, x, like)
+    return tuple(x) if x.__class__ is list else x
 
 
 def _tensor_operator(op: str, operate: Any) -> tuple[_Binary, _Binary]:
@@ -2752,7 +2811,7 @@ class Tensor(_Common):
         try:
             for t, g in _reverse(self, gradient, keep=retain_graph):
                 before.append((ref(t), t.grad))  # a weak one: t may be freed meanwhile
-                t.grad = g if t.grad is None else t.grad + g
+                t.grad = g if t.grad is None else t.grad._data + g
         except BaseException:
             for weak, old in before:
                 t = weak()
@@ -2771,6 +2830,7 @@ class Tensor(_Common):
     __lt__, __le__ = map(_untracked, ("__lt__", "__le__"))
     __gt__, __ge__ = map(_untracked, ("__gt__", "__ge__"))
     __and__, __or__, __invert__ = map(_untracked, ("__and__", "__or__", "__invert__"))
+    __rand__, __ror__ = map(_untracked, ("__rand__", "__ror__"))
     argmax, argmin, any, all = map(_untracked, ("argmax", "argmin", "any", "all"))
 
     __neg__, __abs__ = map(_method, ("__neg__", "__abs__"))
@@ -3121,7 +3181,8 @@ class Expand(Function):
 
     def forward(x, shape, axis):
         x = x.reshape(_kept(shape, axis)) if x.shape else x
-        return _fresh(_spread(x, shape), x.dtype, shape)
+        flat = _spread(x, shape)
+        return _fresh(flat[:] if flat is x.buffer else flat, x.dtype, shape)
 
     def dx(g, x_shape, axis): return g.sum(axis).reshape(x_shape)
 
@@ -3402,7 +3463,7 @@ clip, maximum, minimum, matmul = map(
 def gelu(x: Any) -> Any:
     """Return x times the probability that a standard normal number is below x, that is
     x / 2 * (1 + erf(x / sqrt(2))); Hendrycks and Gimpel, 2016."""
-    x = x if isinstance(x, _Common) else NDArray(x)
+    x = _as_array(x)
     return x * ((x * math.sqrt(0.5)).erf() + 1) * 0.5
 
 
@@ -3412,13 +3473,18 @@ def where(condition: Any, a: Any, b: Any) -> Any:
     >>> where(NDArray([1, 0, 1]) > 0, arange(3), -1.0).tolist()
     [0.0, -1.0, 2.0]
     """
+    if _is_number(condition) and _is_number(a) and _is_number(b):
+        return a if condition else b
     if isinstance(condition, Tensor):
         condition = condition.detach()
-    if not any([isinstance(x, _Common) for x in (condition, a, b)]):
-        if _is_number(condition) and _is_number(a) and _is_number(b):
-            return a if condition else b
-        condition = _operand("where", condition, zeros(()))
-    return _either(Where, condition, a, b)
+    like = [x._data for x in (a, b, condition) if isinstance(x, _Common)] or [zeros(())]
+    fixed = [
+        x if isinstance(x, _Common) else _operand("where", x, like[0])
+        for x in (condition, a, b)
+    ]
+    if not any([isinstance(x, _Common) for x in fixed]):
+        fixed[0] = NDArray(condition)
+    return _either(Where, *fixed)
 
 
 def concatenate(xs: Sequence[Any], axis: int = 0) -> Any:
@@ -3427,7 +3493,7 @@ def concatenate(xs: Sequence[Any], axis: int = 0) -> Any:
     >>> concatenate([ones((1, 2)), zeros((2, 2))]).tolist()
     [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
     """
-    parts = [x if isinstance(x, _Common) else NDArray(x) for x in xs]
+    parts = list(map(_as_array, xs))
     if not parts or not parts[0].ndim:
         raise ValueError("concatenate: needs at least one array of at least one axis")
     axis = _axis("concatenate", axis, parts[0].ndim)
@@ -3447,7 +3513,7 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Any:
     >>> stack([zeros(2), ones(2)], axis=-1).tolist()
     [[0.0, 1.0], [0.0, 1.0]]
     """
-    parts = [x if isinstance(x, _Common) else NDArray(x) for x in xs]
+    parts = list(map(_as_array, xs))
     if len({x.shape for x in parts}) != 1:
         raise ValueError(
             "stack: needs arrays of one shape, not "
@@ -3463,7 +3529,7 @@ def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> list[Any]:
     >>> [part.tolist() for part in split(arange(4), [1, 2])]
     [[0.0], [1.0], [2.0, 3.0]]
     """
-    x = x if isinstance(x, _Common) else NDArray(x)
+    x = _as_array(x)
     axis = _axis("split", axis, x.ndim)
     n = x.shape[axis]
     if hasattr(parts, "__index__"):
@@ -3688,6 +3754,7 @@ class Linear(Module):
 
     def forward(self, x: Any) -> Any:
         """Return x @ W + b."""
+        x = _as_array(x)
         if x.shape[-1:] != self.W.shape[:1]:
             raise ValueError(f"{self!r}: the last axis of x, of shape {x.shape}, must "
                              f"be {self.W.shape[0]}")
@@ -3837,6 +3904,7 @@ class Flatten(Module):
 
     def forward(self, x: Any) -> Any:
         """Join all axes but the first."""
+        x = _as_array(x)
         if not x.ndim:
             raise ValueError("Flatten: x needs at least 1 axis, but has shape ()")
         return x.reshape(x.shape[0], prod(x.shape[1:]))
@@ -3854,6 +3922,7 @@ class Dropout(Module):
 
     def forward(self, x: Any) -> Any:
         """Return x with elements dropped."""
+        x = _as_array(x)
         if not self.training or self.p == 0:
             return x
         kept = uniform(0, 1, x.shape) >= self.p
@@ -3874,6 +3943,7 @@ class LayerNorm(Module):
 
     def forward(self, x: Any) -> Any:
         """Return x normalised over its last axes."""
+        x = _as_array(x)
         n = len(self.shape)
         if x.shape[-n:] != self.shape:
             raise ValueError(f"{self!r}: the last axes of x of shape {x.shape} differ")
@@ -3897,6 +3967,7 @@ class BatchNorm1d(Module):
 
     def forward(self, x: Any) -> Any:
         """Return x normalised over all axes but the second."""
+        x = _as_array(x)
         if x.ndim not in self._ranks or x.shape[1] != self.gamma.size:
             ranks = " or ".join(map(str, self._ranks))
             raise ValueError(f"{self!r}: x has shape {x.shape}; expected {ranks} axes, "
@@ -3949,6 +4020,7 @@ def _pair(op, name, value, least=1):
 
 def _windows(op, x, kernel, stride, padding, dilation=(1, 1), fill=0.0):
     """Return the windows of images, (n, channels, height, width, kh, kw)."""
+    x = _as_array(x)
     if x.ndim != 4:
         raise ValueError(f"{op}: x has shape {x.shape}; expected (n, channels, h, w)")
     reach = tuple([(k - 1) * d + 1 for k, d in zip(kernel, dilation)])
@@ -3966,7 +4038,7 @@ def conv2d(x: Any, W: Any, b: Any = None, stride: Any = 1, padding: Any = 0,
            dilation: Any = 1, groups: int = 1) -> Any:
     """Return the cross-correlation of images x (n, c, h, w) with kernels W
     (out, c / groups, kh, kw), plus b (out,): (n, out, height, width)."""
-    op = "conv2d"
+    op, x = "conv2d", _as_array(x)
     stride, padding = _pair(op, "stride", stride), _pair(op, "padding", padding, 0)
     dilation = _pair(op, "dilation", dilation)
     out, deep, *kernel = W.shape if W.ndim == 4 else (0, 0, 0, 0)
@@ -4075,7 +4147,7 @@ def _reduced(op, losses, reduction, count=None):
 
 def _same_shape(op, x, t):
     """Refuse what would broadcast silently: (n, 1) against (n,) makes n * n losses."""
-    x = x if isinstance(x, _Common) else NDArray(x)
+    x = _as_array(x)
     t = t if isinstance(t, _Common) else NDArray(t, x.dtype)
     if x.shape != t.shape:
         raise ValueError(f"{op}: the prediction has shape {x.shape}, the target "
@@ -4139,7 +4211,7 @@ def cross_entropy(logits: Any, labels: Any, reduction: str = "mean",
 
 def _classes(op, x, labels, ignore):
     """Check scores (n, classes) or (classes,) against labels (n,) or ()."""
-    x = x if isinstance(x, _Common) else NDArray(x)
+    x = _as_array(x)
     labels = _integers(op, labels)
     if x.ndim not in (1, 2) or labels.shape != x.shape[:-1]:
         raise ValueError(f"{op}: scores of shape {x.shape} and labels of shape "
@@ -4213,7 +4285,7 @@ class Optimizer:
             if p.grad.shape != p.shape:
                 raise ValueError(f"{type(self).__name__}: parameter {i} has shape "
                                  f"{p.shape}, its gradient {p.grad.shape}")
-            self._step(p._data, p.grad, self._state[i])
+            self._step(p._data, p.grad._data, self._state[i])
 
     def _step(self, p, g, state):
         raise NotImplementedError
@@ -4348,7 +4420,7 @@ def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float) -> float
     """Scale all gradients together so that their norm, the root of the sum of all
     squares, is at most `max_norm`. Return the norm found."""
     tensors = [params] if isinstance(params, Tensor) else list(params)
-    grads = [p.grad for p in tensors if p.grad is not None]
+    grads = [p.grad._data for p in tensors if p.grad is not None]
     norm = sqrt(sum([_exact_sum([x * x for x in _run(g)]) for g in grads]))
     scale = max_norm / (norm + 1e-6)
     if not scale >= 1:
