@@ -41,8 +41,9 @@ Glossary. Throughout this file
     dx, da     a rule: from g to the gradient with respect to x, a,
     n, m, k    sizes; in a matrix product (m, k) @ (k, n),
     p, q       flat runs of numbers (and p the numbers of a parameter),
-    t          a Tensor,
-    axis, step which axis, and how far apart its neighbours lie in the storage.
+    t          a Tensor; in a loss, the target,
+    axis, step which axis, and how far apart its neighbours lie in the storage,
+    axes       numbers of axes; of a walk through a storage, its (size, step) pairs.
 
 Conventions. Arrays and tensors speak NumPy (axis, keepdims, ddof=0), everything around
 them PyTorch (requires_grad, backward, Module, state_dict, lr). Numbers are float32
@@ -111,7 +112,7 @@ __all__ = [
     "load", "save",
 ]  # fmt: skip
 
-_new = object.__new__
+_new = object.__new__  # makes an object without the checks of its __init__
 
 
 # ======================================================================================
@@ -131,7 +132,7 @@ if _PYPY:
 
     def _cached(function):
         """Remember results in a dict, which PyPy compiles (its `lru_cache` is slow)."""
-        memory: dict[Any, Any] = {}
+        memory = {}
 
         @wraps(function)
         def remember(*args):
@@ -145,7 +146,7 @@ if _PYPY:
         return remember
 
 else:
-    _cached = lru_cache(maxsize=4096, typed=True)
+    _cached = lru_cache(maxsize=4096, typed=True)  # typed: 1 and True are two things
 
 
 class AxisError(ValueError, IndexError):
@@ -169,14 +170,16 @@ def _row_major(shape):
 def _shape(op, shape, least=0):
     """Return `shape`, given as one number or as a sequence of them, as a tuple."""
     try:
-        sizes = (shape,) if hasattr(shape, "__index__") else shape
-        sizes = tuple([int(index(n)) for n in sizes])
+        one = hasattr(shape, "__index__") and not getattr(shape, "ndim", 0)
+        sizes = tuple([int(index(n)) for n in ((shape,) if one else shape)])
     except TypeError:
         raise TypeError(
             f"{op}: a shape is an integer or a sequence of integers, not {shape!r}"
         ) from None
     if sizes and min(sizes) < least:
         raise ValueError(f"{op}: shape {sizes} has a negative size")
+    if prod(sizes) > sys.maxsize // 8:
+        raise ValueError(f"{op}: shape {sizes} has more elements than memory")
     return sizes
 
 
@@ -233,7 +236,8 @@ def _kept(shape, axes):
 
 @_cached
 def _order(axes, ndim):
-    """Return the order of axes meant by the arguments of `transpose`."""
+    """Return the order of axes meant by the arguments of `transpose`: numbers, one
+    tuple of them, or nothing (reversed)."""
     if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], tuple)):
         axes = axes[0] or ()
     axes = axes or range(ndim)[::-1]
@@ -289,6 +293,8 @@ def _restride(shape, strides, new):
     if size == 0:
         return new, _row_major(new)
     runs = _join(zip(shape, strides))
+    # From the last axis to the first: `left` elements of the run are not yet shared out
+    # among new axes, and the next new axis takes every `step`-th of them.
     result, left, step = [], 1, 1
     for n in reversed(new):
         if left == 1 and n != 1:
@@ -315,6 +321,8 @@ def _restride(shape, strides, new):
 # * `_flat` is the buffer if walking it from end to end walks the array in logical
 #   order, else None. That is the fast case; everything else is first copied out flat.
 # * Arithmetic is done in double precision and rounded once, when it is stored.
+#
+# Section 3 needs: the class with its methods, `_ticks` and stamps, `_fresh`, `_run`.
 
 _CODES = {"float32": "f", "float64": "d", "int64": "q", "bool": "b"}  # array's letters
 _RANK = ("bool", "int64", "float32", "float64")  # the wider of two comes later
@@ -328,6 +336,7 @@ _ticks = itertools.count(1)  # the clock of writes (here) and of operations (sec
 
 
 def _wider(*dtypes):
+    """Return the dtype that can hold all of these."""
     return max(dtypes, key=_RANK.index)
 
 
@@ -351,6 +360,24 @@ else:
         _packer(out.typecode, n)(out, start * out.itemsize, *values)
 
 
+def _infinite(plain, dtype):
+    """Return the careful pass of a kernel that raises only where integers are too large
+    to be stored: as floats they are infinite, as integers they are an error."""
+
+    def store(x):
+        try:
+            return float(x)
+        except OverflowError:
+            return inf if x > 0 else -inf
+
+    def careful(*runs):
+        if dtype not in _FLOATS:
+            raise OverflowError(f"a result is out of the range of {dtype}")
+        return map(store, plain(*runs))
+
+    return careful
+
+
 def _compute(kernel, runs, n, dtype, out=None):
     """Run a kernel once over flat runs (arrays or `repeat`s) and store n results.
 
@@ -372,31 +399,13 @@ def _compute(kernel, runs, n, dtype, out=None):
         count, parts = min(_CHUNK, n - start), runs
         if count < n:
             stop = start + count
-            parts = [r if r.__class__ is repeat else r[start:stop] for r in runs]
+            parts = [p if p.__class__ is repeat else p[start:stop] for p in runs]
         try:
             _store(out, start, count, plain(*parts))
         except _NONFINITE:
             careful = careful or _infinite(plain, dtype)
             _store(out, start, count, careful(*parts))
     return out
-
-
-def _infinite(plain, dtype):
-    """Return the careful pass of a kernel that raises only where integers are too large
-    to be stored: as floats they are infinite, as integers they are an error."""
-
-    def store(x):
-        try:
-            return float(x)
-        except OverflowError:
-            return inf if x > 0 else -inf
-
-    def careful(*runs):
-        if dtype not in _FLOATS:
-            raise OverflowError(f"a result is out of the range of {dtype}")
-        return map(store, plain(*runs))
-
-    return careful
 
 
 # A walk over the storage has a start and axes. An axis is a pair (size, step), or, from
@@ -431,7 +440,7 @@ def _runs(start, axes):
     lengths = [_regular(axis) for axis in axes]
     if lengths[-1] > 16:
         lengths[-1] *= 4  # along the last axis the flat copy is written without gaps
-    inner = max(range(len(axes)), key=lambda i: (lengths[i], i))
+    inner = max(range(len(axes)), key=lambda i: (lengths[i], i))  # the slices' axis
     n, step = axes[inner]
     size = prod([len(_distances(axis)) for axis in axes])
     sources, targets, gap = [start], [0], 1
@@ -458,6 +467,18 @@ def _simplify(axes):
             result += [*_join(pairs), axis]
             pairs = []
     return result + _join(pairs)
+
+
+def _stretch(flat, times):
+    """Repeat each element, by the fewer of strided writes and repeated runs."""
+    out = flat * times
+    if times <= len(flat):
+        for i in range(times):
+            out[i::times] = flat
+    else:
+        for i in range(len(flat)):
+            out[i * times : (i + 1) * times] = flat[i : i + 1] * times
+    return out
 
 
 def _gather(buffer, start, axes):
@@ -490,18 +511,6 @@ def _gather(buffer, start, axes):
     if tail > 1:
         flat = _stretch(flat, tail)
     return flat * head if head > 1 else flat
-
-
-def _stretch(flat, times):
-    """Repeat each element, by the fewer of strided writes and repeated runs."""
-    out = flat * times
-    if times <= len(flat):
-        for i in range(times):
-            out[i::times] = flat
-    else:
-        for i in range(len(flat)):
-            out[i * times : (i + 1) * times] = flat[i : i + 1] * times
-    return out
 
 
 def _scatter(buffer, start, axes, flat, adding=False):
@@ -537,12 +546,14 @@ def _safe(function, answer):
 
 
 def _quotient(x, y):
+    """Return x / 0, as IEEE 754 has it."""
     if x != x or x == 0:
-        return nan  # 0 / 0
-    return copysign(inf, x) * copysign(1.0, y)
+        return nan  # nan / 0, 0 / 0
+    return copysign(inf, x) * copysign(1.0, y)  # 0 has a sign too
 
 
 def _power(x, y):
+    """Return x ** y where `math.pow` raises."""
     odd = y % 2 == 1
     if x == 0:  # 0 ** -1
         return copysign(inf, x) if odd else inf
@@ -552,13 +563,15 @@ def _power(x, y):
 
 
 def _powers(p, q):
+    """Raise each of p to its power in q (a `repeat` is endless: looking costs none)."""
     if q.__class__ is repeat and next(q) == 2:  # a square is a product, and cheaper
         return map(mul, p, p)
     return map(math.pow, p, q)
 
 
 def _each(function, answer=None):
-    """Make the kernel of a scalar function; `answer` is its value where it raises."""
+    """Make the kernel of a scalar function; `answer` is its value where it raises
+    (None: it never does)."""
     careful = partial(map, _safe(function, answer)) if answer else None
     return partial(map, function), careful
 
@@ -590,7 +603,7 @@ _KERNELS = {
         lambda p: [1.0 / (1.0 + exp(-x)) for x in p],
         partial(map, _safe(lambda x: 1.0 / (1.0 + exp(-x)), exp)),
     ),
-    "logistic": (
+    "logistic_loss": (  # see LogisticLoss in section 4
         lambda p, q: [
             (0.0 if x <= 0.0 else x) - x * t + log1p(exp(-abs(x))) for x, t in zip(p, q)
         ],
@@ -624,7 +637,8 @@ _WITH_NUMBER = {  # a comprehension takes 0.8 to 0.9 of the time of a map with `
 
 
 def _fresh(buffer, dtype, shape, strides=None):
-    """Return an array that owns `buffer`, stored row after row."""
+    """Return an array that owns `buffer`, stored row after row (`strides`: where they
+    are known already)."""
     a = _new(NDArray)
     a.buffer = a._flat = buffer
     a.dtype = dtype
@@ -682,6 +696,7 @@ def _repeats(axes):
 
 
 def _refuse_repeats(op, a, axes):
+    """Refuse to write where one place stands for many elements of `a`."""
     if _repeats(axes):
         raise ValueError(
             f"{op}: this view of shape {a.shape} repeats elements (a stride of 0, from "
@@ -699,7 +714,8 @@ def _mark_written(a):
 
 
 def _dtype_name(op, dtype):
-    if dtype not in _CODES:
+    """Return `dtype`, or raise if there is no such one."""
+    if not isinstance(dtype, str) or dtype not in _CODES:
         raise TypeError(f"{op}: dtype is one of {', '.join(_CODES)}, not {dtype!r}")
     return dtype
 
@@ -714,45 +730,12 @@ def _cast(op, values, dtype):
         raise (ValueError if kind else OverflowError)(problem) from None
 
 
-def _is_shape(sizes):
-    """Return whether the arguments (*sizes) are one tuple or list, not numbers."""
-    return len(sizes) == 1 and not hasattr(sizes[0], "__index__")
-
-
 def _is_number(x):
-    return isinstance(x, (int, float)) or (
-        hasattr(x, "__float__") and not (isinstance(x, complex) or hasattr(x, "shape"))
-    )
-
-
-def _read(data, where=""):
-    """Return any data as (flat values, shape). `where`: its place in outer lists."""
-    if not isinstance(data, (list, tuple, range)):
-        if isinstance(data, _Common):
-            return _run(data._data), data.shape
-        if _is_number(data):
-            return [data], ()
-        memory = _read_memory(data)
-        if memory:
-            return memory
-        unordered = isinstance(data, (str, dict, set, frozenset))
-        if unordered or not hasattr(data, "__iter__"):
-            what = f"element {where}" if where else f"a {type(data).__name__}"
-            raise TypeError(f"NDArray: {what} is no array of numbers: {data!r:.60}")
-        data = list(data)
-    if data.__class__ is range or set(map(type, data)) <= {int, float, bool}:
-        return data, (len(data),)  # the common row, at full speed
-    values, shapes = [], []
-    for i, item in enumerate(data):
-        part, shape = _read(item, f"{where}[{i}]")
-        values += part
-        shapes.append(shape)
-        if shape != shapes[0]:
-            raise ValueError(
-                f"NDArray: ragged lists: element {where}[{i}] has shape {shape}, but "
-                f"{where}[0] has shape {shapes[0]}"
-            )
-    return values, (len(data), *shapes[0])
+    """Return whether x is a Python number, or NumPy's, but no array."""
+    if isinstance(x, (int, float)):
+        return True
+    other = isinstance(x, (complex, type)) or hasattr(x, "shape")
+    return hasattr(x, "__float__") and not other
 
 
 _FORMATS = {  # an element's type in NumPy's array interface: in `struct` and `array`
@@ -761,24 +744,15 @@ _FORMATS = {  # an element's type in NumPy's array interface: in `struct` and `a
 }  # fmt: skip
 
 
-def _read_memory(data):
-    """Read an object that exposes its memory, or return None."""
-    face = getattr(data, "__array_interface__", None)
-    if face and face["typestr"][1:] not in _FORMATS:  # dates pretend to be bytes
-        raise TypeError(f"NDArray: elements of type {face['typestr']!r} are no numbers")
-    try:
-        view = memoryview(data)
-        kind, shape, raw = view.format, view.shape, view.tobytes
-    except (TypeError, ValueError, BufferError):
-        if face is None:
-            return None
-        kind, shape = face["typestr"], tuple(face["shape"])
-        raw = partial(_interface_bytes, face, shape)
-    name = kind.lstrip("@=<>!|")
-    order, code = kind[: len(kind) - len(name)], _FORMATS.get(name, name)
-    if code not in (*_FORMATS.values(), "l", "L"):
-        raise TypeError(f"NDArray: elements of type {kind!r} are no numbers")
-    return _numbers(raw(), order.replace("|", "=") or "@", code), shape
+def _numbers(raw, order, code):
+    """Return the numbers in bytes, given the order and the letter of `struct`."""
+    if code in "?e" or array(code).itemsize != calcsize(order + code):
+        # `array` has no such letter, or means another width by it
+        return [x for (x,) in iter_unpack(order + code, raw)]
+    flat = array(code, raw)
+    if order in (">!" if sys.byteorder == "little" else "<"):
+        flat.byteswap()
+    return flat
 
 
 def _interface_bytes(face, shape):
@@ -803,14 +777,58 @@ def _interface_bytes(face, shape):
     return _gather(array("B", memory), -first, axes).tobytes()
 
 
-def _numbers(raw, order, code):
-    """Return the numbers in bytes, given the order and the letter of `struct`."""
-    if code in "?e" or array(code).itemsize != calcsize(order + code):  # not in `array`
-        return [x for (x,) in iter_unpack(order + code, raw)]
-    flat = array(code, raw)
-    if order in (">!" if sys.byteorder == "little" else "<"):
-        flat.byteswap()
-    return flat
+def _read_memory(data):
+    """Return (flat values, shape) of an object that exposes its memory by the buffer
+    protocol or NumPy's array interface, else None."""
+    face = getattr(data, "__array_interface__", None)
+    if face and face["typestr"][1:] not in _FORMATS:  # dates pretend to be bytes
+        raise TypeError(f"NDArray: elements of type {face['typestr']!r} are no numbers")
+    try:
+        view = memoryview(data)
+        kind, shape, raw = view.format, view.shape, view.tobytes
+    except (TypeError, ValueError, BufferError):
+        if face is None:
+            return None
+        kind, shape = face["typestr"], tuple(face["shape"])
+        raw = partial(_interface_bytes, face, shape)
+    name = kind.lstrip("@=<>!|")
+    order, code = kind[: len(kind) - len(name)], _FORMATS.get(name, name)
+    if code not in (*_FORMATS.values(), "l", "L"):
+        raise TypeError(f"NDArray: elements of type {kind!r} are no numbers")
+    return _numbers(raw(), order.replace("|", "=") or "@", code), shape
+
+
+def _read(data, where=""):
+    """Return any data as (flat values, shape). `where`: its place in outer lists, such
+    as "[0][2]", for the messages."""
+    if not isinstance(data, (list, tuple, range)):
+        if isinstance(data, _Common):
+            return _run(data._data), data.shape
+        if _is_number(data):
+            return [data], ()
+        memory = _read_memory(data)
+        if memory:
+            return memory
+        if hasattr(data, "tolist"):  # the arrays of PyTorch, pandas and others
+            return _read(data.tolist(), where)
+        unordered = isinstance(data, (str, dict, set, frozenset))
+        if unordered or not hasattr(data, "__iter__"):
+            what = f"element {where}" if where else f"a {type(data).__name__}"
+            raise TypeError(f"NDArray: {what} is no array of numbers: {data!r:.60}")
+        data = list(data)
+    if data.__class__ is range or set(map(type, data)) <= {int, float, bool}:
+        return data, (len(data),)  # the common row, at full speed
+    values, shapes = [], []
+    for i, item in enumerate(data):
+        part, shape = _read(item, f"{where}[{i}]")
+        values += part
+        shapes.append(shape)
+        if shape != shapes[0]:
+            raise ValueError(
+                f"NDArray: ragged lists: element {where}[{i}] has shape {shape}, but "
+                f"{where}[0] has shape {shapes[0]}"
+            )
+    return values, (len(data), *shapes[0])
 
 
 def _natural(values):
@@ -827,18 +845,18 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 def _operand(op, x, like):
     """Return an operand beside the array `like`: an NDArray, a Python number rounded
-    as if stored there, or NotImplemented for what is neither."""
+    as if stored there (beside integers: as it is), or NotImplemented for neither."""
     if x.__class__ is NDArray or (x.__class__ is int and -16777216 <= x <= 16777216):
-        return x  # these integers are exact in every dtype
+        return x  # up to 2 ** 24, integers are exact in float32
     if x.__class__ is float and like.dtype == "float32" and -3e38 < x < 3e38:
         return _single.unpack(_single.pack(x))[0]
     if isinstance(x, _Common):
-        return x._data if op == "setitem" else NotImplemented  # Tensor's turn
+        return x._data if op == "setitem" else NotImplemented  # a Tensor's turn
     whole = like.dtype not in _FLOATS
     wide = "float64" if whole else like.dtype
-    if _is_number(x):  # beside integers a number stays as exact as it is
+    if _is_number(x):
         rounded = _cast(op, [x], wide)[0]
-        return x if whole and isinstance(x, (int, float)) else rounded
+        return x if whole and x.__class__ in (int, float, bool) else rounded
     if not isinstance(x, (list, tuple)) and not hasattr(x, "__array_interface__"):
         return NotImplemented
     values, shape = _read(x)
@@ -849,6 +867,11 @@ def _operand(op, x, like):
 
 
 # --- 2e. Elementwise ------------------------------------------------------------------
+
+
+def _floating(*dtypes):
+    """Return the dtype of arithmetic."""
+    return "float64" if "float64" in dtypes else "float32"
 
 
 def _elementwise(op, dtype, *operands):
@@ -869,11 +892,6 @@ def _elementwise(op, dtype, *operands):
     return _fresh(_compute(_KERNELS[op], runs, prod(shape), dtype), dtype, shape)
 
 
-def _floating(*dtypes):
-    """Return the dtype of arithmetic."""
-    return "float64" if "float64" in dtypes else "float32"
-
-
 def _mapped(kernel, a):
     """Apply a kernel of one run to one array."""
     run = _run(a) if a._flat is None else a._flat
@@ -892,6 +910,33 @@ def _unary(op: str, doc: str) -> Callable[[NDArray], NDArray]:
     return method
 
 
+def _write_result(op, a, other):
+    """Write `a OP other` into `a`, through views, and return `a`."""
+    axes = list(zip(a.shape, a.strides))
+    _refuse_repeats(op, a, axes)
+    if other.__class__ is NDArray:
+        shape = _broadcast(op, a.shape, other.shape)
+        if shape != a.shape:
+            raise ValueError(
+                f"{op}: a result of shape {shape} cannot be written into an array of "
+                f"shape {a.shape}"
+            )
+        dtype, other = other.dtype, _spread(other, a.shape)
+    else:
+        dtype, other = _natural([other]), repeat(other)
+    run = _run(a)
+    if a.dtype in _FLOATS:  # straight into the storage where it is walked whole
+        flat = _compute(_KERNELS[op], (run, other), len(run), a.dtype, a._flat)
+    elif _wider(dtype, a.dtype) == a.dtype and op in ("add", "sub", "mul"):
+        flat = _cast(op, list(_KERNELS[op][0](run, other)), a.dtype)
+    else:
+        raise TypeError(f"{op}: a result of {dtype} cannot be written into {a.dtype}")
+    if flat is not a.buffer:
+        _scatter(a.buffer, a.offset, axes, flat)
+    _mark_written(a)
+    return a
+
+
 def _arithmetic(op: str) -> tuple[_Binary, _Binary, _Binary]:
     """Make the methods of x OP y, y OP x and x OP= y."""
     kernel, with_number = _KERNELS[op], _WITH_NUMBER.get(op)
@@ -903,10 +948,12 @@ def _arithmetic(op: str) -> tuple[_Binary, _Binary, _Binary]:
                 return other
             if with_number and other.__class__ is not NDArray:
                 return _mapped(with_number(other), self)
+        # The common case, by the shortest way: equal shapes in float32.
         elif self.shape == other.shape and self.dtype == other.dtype == "float32":
             p = _run(self) if self._flat is None else self._flat
             q = _run(other) if other._flat is None else other._flat
             flat = _compute(kernel, (p, q), len(p), "float32")
+            # The strides of a whole storage can be taken over; others are worked out.
             return _fresh(flat, "float32", self.shape, self._flat and self.strides)
         return _elementwise(op, None, self, other)
 
@@ -923,33 +970,6 @@ def _arithmetic(op: str) -> tuple[_Binary, _Binary, _Binary]:
         return other if other is NotImplemented else _write_result(op, self, other)
 
     return forward, reflected, in_place
-
-
-def _write_result(op, a, other):
-    """Write `a OP other` into `a`, through views, and return `a`."""
-    axes = list(zip(a.shape, a.strides))
-    _refuse_repeats(op, a, axes)
-    if other.__class__ is NDArray:
-        shape = _broadcast(op, a.shape, other.shape)
-        if shape != a.shape:
-            raise ValueError(
-                f"{op}: a result of shape {shape} cannot be written into an array of "
-                f"shape {a.shape}"
-            )
-        dtype, other = other.dtype, _spread(other, a.shape)
-    else:
-        dtype, other = _natural([other]), repeat(other)
-    run = _run(a)
-    if "float" in a.dtype:
-        flat = _compute(_KERNELS[op], (run, other), len(run), a.dtype, a._flat)
-    elif _wider(dtype, a.dtype) == a.dtype and op in ("add", "sub", "mul"):
-        flat = _cast(op, list(_KERNELS[op][0](run, other)), a.dtype)
-    else:
-        raise TypeError(f"{op}: a result of {dtype} cannot be written into {a.dtype}")
-    if flat is not a.buffer:
-        _scatter(a.buffer, a.offset, axes, flat)
-    _mark_written(a)
-    return a
 
 
 def _comparison(op: str) -> _Binary:
@@ -1004,9 +1024,12 @@ def _index_part(part):
     if isinstance(part, _Common):
         a = part._data
     elif isinstance(part, (list, tuple)) or hasattr(part, "__array_interface__"):
-        values, shape = _read(part)
-        dtype = _natural(values) if len(values) else "int64"
-        a = _fresh(_cast("index", values, dtype), dtype, shape)
+        try:
+            values, shape = _read(part)
+            dtype = _natural(values) if len(values) else "int64"
+            a = _fresh(_cast("index", values, dtype), dtype, shape)
+        except (TypeError, ValueError) as error:
+            raise IndexError(f"index: {part!r:.60} is no index: {error}") from None
     elif hasattr(part, "__index__") and not isinstance(part, bool):
         return index(part)
     else:
@@ -1014,16 +1037,43 @@ def _index_part(part):
             "index: an index is an integer, a slice, None, ..., an integer array or a "
             f"mask, not {part!r:.60}"
         )
-    if "float" in a.dtype or (a.dtype == "bool" and not a.shape):
+    if a.dtype in _FLOATS or (a.dtype == "bool" and not a.shape):
         raise IndexError(
             f"index: an array of {a.dtype} and shape {a.shape} is no index; use int64, "
             "or a bool mask of at least one axis"
         )
-    return a if a.shape else a.item()
+    return a if a.shape else a.item()  # an int64 of no axes is an integer
 
 
 def _is_mask(part):
     return part.__class__ is NDArray and part.dtype == "bool"
+
+
+def _where_true(mask, shape):
+    """Return the index arrays, one an axis, of the true elements of a mask."""
+    if mask.shape != shape:
+        raise IndexError(
+            f"index: a mask of shape {mask.shape} does not fit axes of shape {shape}"
+        )
+    places = list(itertools.compress(range(mask.size), _run(mask)))
+    return [
+        _fresh(array("q", [p // step % n for p in places]), "int64", (len(places),))
+        for n, step in zip(shape, _row_major(shape))
+    ]
+
+
+def _from_front(part, axis, n):
+    """Return an integer or index array counted from the front of its axis, which has
+    size n; a slice as it is."""
+    if part.__class__ is slice:
+        return part
+    run = (part,) if part.__class__ is int else _run(part)
+    if len(run) and not -n <= min(run) <= max(run) < n:
+        wrong = next(i for i in run if not -n <= i < n)
+        raise IndexError(f"index: {wrong} is out of range for axis {axis} of size {n}")
+    if part.__class__ is int:
+        return part % n
+    return _fresh(array("q", [i % n for i in run]), "int64", part.shape)
 
 
 def _index_parts(a, key):
@@ -1038,11 +1088,13 @@ def _index_parts(a, key):
     used = [p.ndim if _is_mask(p) else 1 for p in plain]
     if sum(used) > a.ndim or len(dots) > 1:
         what = "two ellipses" if len(dots) > 1 else f"{sum(used)} indices"
-        raise IndexError(f"index: {what} for an array of shape {a.shape}")
-    at = dots[0] if dots else len(parts)
+        raise IndexError(
+            f"index: {what} for an array of shape {a.shape}; at most {a.ndim} indices "
+            "and one ellipsis fit"
+        )
+    at = dots[0] if dots else len(parts)  # whole axes fill in here
     parts[at : at + 1] = [slice(None)] * (a.ndim - sum(used))
-    resolved: list[Any] = []
-    axis = 0
+    resolved, axis = [], 0
     for part in parts:
         if part is None:
             resolved.append(part)
@@ -1053,32 +1105,6 @@ def _index_parts(a, key):
             resolved.append(_from_front(part, axis, a.shape[axis]))
             axis += 1
     return resolved, together
-
-
-def _from_front(part, axis, n):
-    """Check an integer or index array against the size of its axis."""
-    if part.__class__ is slice:
-        return part
-    run = (part,) if part.__class__ is int else _run(part)
-    if len(run) and not -n <= min(run) <= max(run) < n:
-        wrong = next(i for i in run if not -n <= i < n)
-        raise IndexError(f"index: {wrong} is out of range for axis {axis} of size {n}")
-    if part.__class__ is int:
-        return part % n
-    return _fresh(array("q", [i % n for i in run]), "int64", part.shape)
-
-
-def _where_true(mask, shape):
-    """Return the index arrays, one an axis, of the true elements of a mask."""
-    if mask.shape != shape:
-        raise IndexError(
-            f"index: a mask of shape {mask.shape} does not fit axes of shape {shape}"
-        )
-    places = list(itertools.compress(range(mask.size), _run(mask)))
-    return [
-        _fresh(array("q", [p // step % n for p in places]), "int64", (len(places),))
-        for n, step in zip(shape, _row_major(shape))
-    ]
 
 
 def _locate(a, key):
@@ -1156,12 +1182,12 @@ def _groups(flat, blocks, n, inner):
         return zip(*[iter(flat)] * n)  # the same iterator n times: n elements a group
     if inner == 1:
         return [flat[i : i + n] for i in range(0, len(flat), n)]
-    starts = range(0, len(flat), n * inner)
-    if n <= _SHORT:  # few long rows: take one element from each
+    if n <= _SHORT:  # few long rows: n of them at a time, one element from each
         rows = (flat[i : i + inner] for i in range(0, len(flat), inner))
         return itertools.chain.from_iterable(map(zip, *[rows] * n))
-    ends = n * inner
-    return (flat[i : b + ends : inner] for b in starts for i in range(b, b + inner))
+    block = n * inner
+    starts = range(0, len(flat), block)
+    return (flat[i : b + block : inner] for b in starts for i in range(b, b + inner))
 
 
 def _reduce(op, x, axis, keepdims, function, dtype=None):
@@ -1174,20 +1200,22 @@ def _reduce(op, x, axis, keepdims, function, dtype=None):
     return _fresh(array(_CODES[dtype], values), dtype, shape)
 
 
-def _adder(dtype):
-    """Return how to add up a run: float32 in double, float64 without any error."""
-    return _exact_sum if dtype == "float64" else sum
-
-
 def _exact_sum(run):
+    """Return the sum, rounded once."""
     try:
         return fsum(run)
     except _NONFINITE:  # inf - inf, or an overflow
         return sum(run)
 
 
+def _adder(dtype):
+    """Return how to add up a run: float32 in double, float64 without any error."""
+    return _exact_sum if dtype == "float64" else sum
+
+
 def _over(x, n):
-    return x / n if n else nan if x != x or x == 0 else copysign(inf, x)
+    """Return x / n for a count n, which may be 0."""
+    return x / n if n else _quotient(x, 0.0)
 
 
 def _variance(dtype, ddof):
@@ -1217,16 +1245,26 @@ def _extreme(op, x, axis, keepdims, best):
         spot = next((i for i, v in enumerate(group) if v != v), None)
         return choose(group) if spot is None else spot if place else nan
 
-    some_nan = "float" in x.dtype and isnan(sum(_run(x)))
+    some_nan = x.dtype in _FLOATS and isnan(sum(_run(x)))
     plain = choose if place else best
     dtype = "int64" if place else x.dtype
     return _reduce(op, x, axis, keepdims, choose_nan if some_nan else plain, dtype)
 
 
-# Rows: softmax, its logarithm, and the shared shift by the maximum.
+# Rows: softmax, its logarithm, and the shared shift by the maximum, which changes
+# nothing in exact arithmetic but keeps exp from overflowing: its largest value is 1.
+
+
+def _log_sum_exp(row):
+    """Return log(sum(exp(x))) over a row."""
+    top = max(row, default=-inf)
+    if isinf(top):  # only -inf, or an inf: nothing to shift
+        return top if top < 0 else sum([x for x in row if not x < 0])  # nan stays nan
+    return top + log(sum([exp(x - top) for x in row]))
 
 
 def _softmax_row(row):
+    """Return exp(x) / sum(exp(x)) for each x of a row."""
     top = max(row)
     powers = [exp(x - top) for x in row]
     total = sum(powers)
@@ -1234,15 +1272,9 @@ def _softmax_row(row):
 
 
 def _log_softmax_row(row):
+    """Return log(softmax(x)), which is x - log(sum(exp(x))), for each x of a row."""
     total = _log_sum_exp(row)
     return [x - total for x in row]
-
-
-def _log_sum_exp(row):
-    top = max(row, default=-inf)
-    if isinf(top):  # only -inf, or an inf: nothing to shift
-        return top if top < 0 else sum([x for x in row if not x < 0])  # nan stays nan
-    return top + log(sum([exp(x - top) for x in row]))
 
 
 def _normal_row(row, eps):
@@ -1280,6 +1312,7 @@ def _by_rows(op, axis, function, *arrays):
 # * Dot products: `math.sumprod` (3.12 on), or the sum of a `map` of products.
 #
 # Written out, a bias costs no pass of its own: x @ W + b is [x, 1] @ [W; b].
+# In the table a, b, ... are the numbers of one row of A, p, q, ... of one column of B.
 
 _WRITTEN_OUT = {
     1: lambda A, B: [a * p for a, in A for p, in B],
@@ -1336,18 +1369,19 @@ def _lines(buffer, start, n, step, k, inner, often=True):
 
 def _matmul_2d(a, b, m, k, n, bias):
     """Return the m * n numbers of the product of two matrices, each given as buffer,
-    start, and steps from row to row and from column to column."""
+    start, and steps from row to row (down, below) and column to column (right, beside).
+    """
     (a, i, down, right), (b, j, below, beside) = a, b
     if not k:
         return (bias or [0.0] * n) * m
-    if k <= _WRITTEN and m * n > 2 * k:
+    if k <= _WRITTEN and m * n > 2 * k:  # else cutting 2 k lines is most of the work
         left, top = _lines(a, i, k, right, m, down), _lines(b, j, k, below, n, beside)
         if bias:
             left.append([1.0] * m)
             top.append(bias)
-        if n == 1:
+        if n == 1:  # the inner loop of the comprehensions should be the long one
             left, top = top, left
-        cut = (len(top) - 1) % 8 + 1
+        cut = (len(top) - 1) % 8 + 1  # what eights leave over (1 to 8) comes first
         sums = _WRITTEN_OUT[cut](zip(*left[:cut]), list(zip(*top[:cut])))
         for at in range(cut, len(top), 8):
             B = list(zip(*top[at : at + 8]))
@@ -1656,9 +1690,9 @@ class NDArray(_Common):
     _stamp: int
 
     def __init__(self, data: Any, dtype: str | None = None) -> None:
-        name = _dtype_name("NDArray", dtype or "float32")
+        name = _dtype_name("NDArray", "float32" if dtype is None else dtype)
         values, shape = _read(data)
-        fresh = _fresh(_cast("NDArray", values, name), name, shape)
+        fresh = _fresh(_cast("NDArray", values, name), name, shape)  # knows every slot
         for slot in NDArray.__slots__:
             setattr(self, slot, getattr(fresh, slot))
 
@@ -1706,7 +1740,7 @@ class NDArray(_Common):
     def item(self) -> float:
         """Return the only element as a Python number."""
         if self.size != 1:
-            return self._one("item")
+            self._one("item")  # raises
         value = self.buffer[self.offset]
         return bool(value) if self.dtype == "bool" else value
 
@@ -1728,7 +1762,7 @@ class NDArray(_Common):
         >>> zeros((2, 3, 4)).transpose(1, 0, 2).strides
         (4, 12, 1)
         """
-        axes = (tuple(axes[0]),) if axes and axes[0].__class__ is list else axes
+        axes = (tuple(axes[0]),) if axes and hasattr(axes[0], "__iter__") else axes
         order = _order(axes, len(self.shape))
         shape = tuple([self.shape[i] for i in order])
         return _view(self, shape, tuple([self.strides[i] for i in order]), self.offset)
@@ -1774,7 +1808,7 @@ class NDArray(_Common):
         """
         sizes = _shape("sliding_window", size)
         where: Any = range(self.ndim) if axes is None else axes
-        where = [where] if isinstance(where, int) else where
+        where = where if hasattr(where, "__iter__") else [where]
         where = [_axis("sliding_window", axis, self.ndim) for axis in where]
         steps = _shape("sliding_window", stride)
         steps = steps * len(sizes) if len(steps) == 1 else steps
@@ -1830,13 +1864,17 @@ class NDArray(_Common):
     def __setitem__(self, index: Any, value: Any) -> None:
         shape, axes, start = _locate(self, index)
         whole = list(zip(self.shape, self.strides))
+        # An index array may name a place twice (the last value wins); a view may not.
         _refuse_repeats("setitem", self, whole if list in map(type, axes) else axes)
         source = _operand("setitem", value, self)
         if source is NotImplemented:
-            raise TypeError(f"setitem: a {type(value).__name__} cannot be written")
+            raise TypeError(
+                f"setitem: a {type(value).__name__} cannot be written into an array of "
+                f"shape {self.shape}; give a number, an array or nested lists"
+            )
         if source.__class__ is not NDArray:
             source = _fresh(_cast("setitem", [source], self.dtype), self.dtype, ())
-        while source.ndim > len(shape) and source.shape[0] == 1:
+        while source.ndim > len(shape) and source.shape[0] == 1:  # as NumPy allows
             source = source.reshape(source.shape[1:])
         if _broadcast("setitem", source.shape, shape) != shape:
             raise ValueError(
@@ -1927,11 +1965,18 @@ class NDArray(_Common):
         """Return the mean over `axis`; nan of nothing. It cannot overflow where its
         sum would: it is divided before it is rounded."""
         total = _adder(self.dtype)
-        mean = lambda run: _over(total(run), len(run))  # noqa: E731
+
+        def mean(run):
+            return _over(total(run), len(run))
+
         return _reduce("mean", self, axis, keepdims, mean)
 
     def var(self, axis: _Axis = None, ddof: int = 0, keepdims: bool = False) -> NDArray:
-        """Return the variance over `axis`, sum((x - mean) ** 2) / (n - ddof)."""
+        """Return the variance over `axis`, sum((x - mean) ** 2) / (n - ddof).
+
+        >>> arange(4).var().item(), NDArray([1, 3]).var(ddof=1).item()
+        (1.25, 2.0)
+        """
         return _reduce("var", self, axis, keepdims, _variance(self.dtype, ddof))
 
     def std(self, axis: _Axis = None, ddof: int = 0, keepdims: bool = False) -> NDArray:
@@ -2020,11 +2065,13 @@ def _as_array(x):
     return x if isinstance(x, _Common) else NDArray(x)
 
 
-# --- 2l. Making and joining arrays ----------------------------------------------------
+# --- 2l. Making arrays ----------------------------------------------------------------
 
 
 def _filled(op, value, shape, dtype):
+    """Return an array that holds `value` everywhere."""
     shape, dtype = _shape(op, shape), _dtype_name(op, dtype)
+    _need_numbers(op, value)
     return _fresh(_cast(op, [value], dtype) * prod(shape), dtype, shape)
 
 
@@ -2043,18 +2090,29 @@ def ones(shape: _ShapeLike, dtype: str = "float32") -> NDArray:
 
 
 def full(shape: _ShapeLike, value: float, dtype: str = "float32") -> NDArray:
-    """Return an array that holds `value` everywhere."""
+    """Return an array that holds `value` everywhere.
+
+    >>> full((2, 2), 0.5).tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
     return _filled("full", value, shape, dtype)
 
 
 def zeros_like(a: NDArray | Tensor, dtype: str | None = None) -> NDArray:
-    """Return zeros in the shape and dtype of `a`."""
+    """Return zeros in the shape and dtype (unless given) of `a`."""
     return zeros(a.shape, dtype or a.dtype)
 
 
 def ones_like(a: NDArray | Tensor, dtype: str | None = None) -> NDArray:
-    """Return ones in the shape and dtype of `a`."""
+    """Return ones in the shape and dtype (unless given) of `a`."""
     return ones(a.shape, dtype or a.dtype)
+
+
+def _need_numbers(op, *numbers):
+    """Refuse what is no number."""
+    for x in numbers:
+        if not _is_number(x):
+            raise TypeError(f"{op}: {x!r:.60} is no number")
 
 
 def arange(
@@ -2066,9 +2124,11 @@ def arange(
     [1.0, 1.25, 1.5, 1.75]
     """
     first, last = (0, start) if stop is None else (start, stop)
-    if step == 0:
-        raise ValueError(f"arange: a step of 0 never reaches {last}")
-    count = max(0, math.ceil((last - first) / step))
+    _need_numbers("arange", first, last, step)
+    length = _over(last - first, step)
+    if not abs(length) < sys.maxsize // 8 or step == 0:
+        raise ValueError(f"arange: steps of {step} from {first} do not reach {last}")
+    count = max(0, math.ceil(length))
     values: Iterable[float] = (first + i * step for i in range(count))
     if isinstance(first, int) and isinstance(step, int):
         values = range(first, first + count * step, step)
@@ -2082,6 +2142,8 @@ def linspace(start: float, stop: float, n: int = 50, dtype: str = "float32") -> 
     >>> linspace(0, 1, 5).tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
+    _need_numbers("linspace", start, stop)
+    (n,) = _shape("linspace", n)
     values = [start + (stop - start) * i / (n - 1) for i in range(n - 1)]
     if n > 0:
         values.append(stop if n > 1 else start)
@@ -2089,7 +2151,11 @@ def linspace(start: float, stop: float, n: int = 50, dtype: str = "float32") -> 
 
 
 def eye(n: int, m: int | None = None, dtype: str = "float32") -> NDArray:
-    """Return an (n, m) matrix, m = n by default, of ones on the diagonal, else 0."""
+    """Return an (n, m) matrix, m = n by default, of ones on the diagonal, else 0.
+
+    >>> eye(2, 3).tolist()
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    """
     m = n if m is None else m
     result = zeros((n, m), dtype)
     result.buffer[: min(n, m) * m : m + 1] = _ONE[dtype] * min(n, m)
@@ -2134,28 +2200,26 @@ def randn(shape: _ShapeLike = (), dtype: str = "float32") -> NDArray:
 
 
 def randint(low: int, high: int, shape: _ShapeLike = ()) -> NDArray:
-    """Return int64 numbers drawn evenly from low to high - 1."""
-    if not low < high:
-        raise ValueError(f"randint: there is no integer from {low} to below {high}")
+    """Return int64 numbers drawn evenly from low to high - 1. Raises ValueError where
+    there are none, or int64 does not hold them.
+
+    >>> randint(0, 10, (2, 3)).dtype, randint(3, 4, 2).tolist()
+    ('int64', [3, 3])
+    """
+    if not -(2**63) <= low < high <= 2**63:
+        raise ValueError(f"randint: there is no int64 from {low} to below {high}")
     return _drawn("randint", partial(_generator.randrange, low, high), shape, "int64")
 
 
 def permutation(n: int) -> NDArray:
-    """Return the numbers 0 to n - 1 in random order, as int64."""
-    order = list(range(n))
+    """Return the numbers 0 to n - 1 in random order, as int64.
+
+    >>> sorted(permutation(4).tolist())
+    [0, 1, 2, 3]
+    """
+    order = list(range(prod(_shape("permutation", n))))
     _generator.shuffle(order)
     return NDArray(order, "int64")
-
-
-def _join_arrays(axis, xs):
-    """Concatenate arrays along `axis`, each written through a view of the result."""
-    shape = list(xs[0].shape)
-    shape[axis] = sum([x.shape[axis] for x in xs])
-    result, stop = zeros(shape, _wider(*[x.dtype for x in xs])), 0
-    for x in xs:
-        start, stop = stop, stop + x.shape[axis]
-        result[(slice(None),) * axis + (slice(start, stop),)] = x
-    return result
 
 
 # ======================================================================================
@@ -2176,6 +2240,11 @@ def _join_arrays(axis, xs):
 #   broadcasting itself, in `_fit`, in one place.
 # * A link points only backwards, from results to inputs: no cycles, so Python's
 #   reference counting alone frees a graph.
+# * The history of a Tensor is four fields: `_needs` (does it require a gradient?),
+#   `_function` and `_args` (what made it, out of what), `_time` (the clock's tick then:
+#   0 for a leaf, _RELEASED once its history is gone).
+#
+# Section 4 needs `Function`; whoever trains a model, `backward` and `no_grad`.
 #
 # At first reading, skip the modes (3a); the heart is `Function.apply` and `_reverse`.
 
@@ -2191,7 +2260,7 @@ _mode: ContextVar[Any] = ContextVar("minigrad_mode", default=_OUTERMOST)
 class _Switch:
     """A context manager and decorator that changes the mode within."""
 
-    _change: Any
+    _change: Any  # from (recording, watching) outside to those inside
 
     def __enter__(self):
         outside = _mode.get()
@@ -2262,12 +2331,16 @@ class no_grad(_Switch):
 
 
 class _recorded(_Switch):
+    """Record within, even inside `no_grad`: for `grad(..., create_graph=True)`."""
+
     @staticmethod
     def _change(recording, watching):
         return True, watching
 
 
 class _unwatched(_Switch):
+    """Watch for no anomaly within: a rule is judged as a whole, by its result."""
+
     @staticmethod
     def _change(recording, watching):
         return recording, False
@@ -2292,7 +2365,7 @@ class detect_anomaly(_Switch):
 def _caller():
     """Return the file and line of the code outside this file that led here."""
     frame = sys._getframe(1)
-    while frame.f_back and frame.f_code.co_filename == __file__:
+    while frame.f_back and frame.f_code.co_filename == _caller.__code__.co_filename:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
@@ -2313,6 +2386,38 @@ def _check_finite(what, result, sources, place):
 
 
 # --- 3b. Function: an operation and its derivatives -----------------------------------
+
+
+_FUNCTIONS: dict[str, Any] = {}  # this file's operations by name
+
+
+def _tensor(data):
+    """Return a Tensor over `data` itself, without history."""
+    t = _new(Tensor)
+    t._data = data
+    t.grad = t._function = None
+    t._needs = False
+    t._args = ()
+    t._time = 0
+    return t
+
+
+def _record(function, args, data):
+    """Return a Tensor of `data`, with its history if an input requires a gradient."""
+    recording, watching, _ = _mode.get()
+    t = _tensor(data)
+    if watching:
+        t._place = _caller()
+        _check_finite(function.op, data, args, t._place)
+    for x in args:
+        if isinstance(x, Tensor) and x._needs:
+            if recording and data.dtype in _FLOATS:
+                t._needs = True
+                t._function = function
+                t._args = args
+                t._time = next(_ticks)
+            break
+    return t
 
 
 class Function:
@@ -2352,7 +2457,12 @@ class Function:
         cls.op = vars(cls).get("op", cls.__name__.lower())
         if cls.__module__ == __name__:
             _FUNCTIONS[cls.op] = cls
-        code = cls.forward.__code__
+        code = getattr(getattr(cls, "forward", None), "__code__", None)
+        if code is None or code.co_kwonlyargcount:
+            raise TypeError(
+                f"{cls.__name__}: forward must be a plain function, without "
+                "keyword-only parameters"
+            )
         count, star = code.co_argcount, bool(code.co_flags & 4)  # 4: there is a *xs
         names = code.co_varnames[: count + star]
         cls._parameters, cls._defaults = names[:count], cls.forward.__defaults__ or ()
@@ -2364,10 +2474,11 @@ class Function:
         cls._rules = {}
         for name in [name for name in dir(cls) if name[0] == "d"]:
             rule = getattr(cls, name)
-            code = getattr(getattr(rule, "plain", rule), "__code__", None)
-            first, *asked = code and code.co_varnames[: code.co_argcount] or (None,)
-            if first != "g":  # not a rule
+            code = getattr(getattr(rule, "__wrapped__", rule), "__code__", None)
+            takes = code.co_varnames[: code.co_argcount] if code else ()
+            if takes[:1] != ("g",):  # not a rule
                 continue
+            asked = takes[1:]
             if name[1:] not in names or not set(asked) <= set(reads):
                 raise TypeError(
                     f"{cls.__name__}: the rule {name}(g, {', '.join(asked)}) must be "
@@ -2376,10 +2487,11 @@ class Function:
                 )
             cls._rules[names.index(name[1:])] = (rule, [reads[part] for part in asked])
         if taken or not cls._rules:
+            example = names[0] if names else "x"
             raise TypeError(
                 f"{cls.__name__}: forward({', '.join(names)}) needs a rule for each "
-                f"input, such as `def d{(*names, 'x')[0]}(g): ...`, and no parameter "
-                f"called g, y, i or ..._shape"
+                f"input, such as `def d{example}(g): ...`, and no parameter called g, "
+                "y, i or ..._shape"
             )
 
     @classmethod
@@ -2395,8 +2507,9 @@ class Function:
 
     @classmethod
     def apply(cls, *args: Any, **options: Any) -> Tensor:
-        """Compute the operation on Tensors, and record it if one requires a
-        gradient."""
+        """Compute the operation on Tensors, numbers and options, and record it if a
+        Tensor requires a gradient. Raises TypeError for arguments that do not fit
+        `forward`, or if it returns no NDArray."""
         missing = len(cls._parameters) - len(args)
         if options or missing > len(cls._defaults):
             args = cls._bind(args, options)
@@ -2425,38 +2538,6 @@ class Function:
         return args + tuple([known[name] for name in rest])
 
 
-_FUNCTIONS: dict[str, Any] = {}  # this file's operations by name
-
-
-def _record(function, args, data):
-    """Return a Tensor of `data`, with its history if an input requires a gradient."""
-    recording, watching, _ = _mode.get()
-    t = _tensor(data)
-    if watching:
-        t._place = _caller()
-        _check_finite(function.op, data, args, t._place)
-    for x in args:
-        if isinstance(x, Tensor) and x._needs:
-            if recording and data.dtype in _FLOATS:
-                t._needs = True
-                t._function = function
-                t._args = args
-                t._time = next(_ticks)
-            break
-    return t
-
-
-def _tensor(data):
-    """Return a Tensor over `data` itself, without history."""
-    t = _new(Tensor)
-    t._data = data
-    t.grad = t._function = None
-    t._needs = False
-    t._args = ()
-    t._time = 0
-    return t
-
-
 # --- 3c. The walk back ----------------------------------------------------------------
 
 
@@ -2470,6 +2551,8 @@ def graph(t: Tensor) -> list[Tensor]:
     >>> [u._ctx.op if u._ctx else "leaf" for u in graph((x + 1) * x)]
     ['leaf', 'add', 'mul']
     """
+    if not isinstance(t, Tensor):
+        raise TypeError(f"graph: a {type(t).__name__} has no history; give a Tensor")
     seen, waiting = {t}, [t]
     leaves: list[Tensor] = []
     made: list[Tensor] = []
@@ -2480,64 +2563,37 @@ def graph(t: Tensor) -> list[Tensor]:
             if isinstance(x, Tensor) and x not in seen:
                 seen.add(x)
                 waiting.append(x)
-    made.sort(key=_by_time)
+    made.sort(key=attrgetter("_time"))
     return leaves + made
 
 
-_by_time = attrgetter("_time")
+def _check_unchanged(y, data):
+    """Refuse a value that was written to after the operation that made y read it."""
+    owner = data if data._base is None else data._base
+    # The storage's stamp is for writes, the view's own for `t.data = ...`.
+    if owner._stamp > y._time or data._stamp > y._time:
+        raise RuntimeError(
+            f"backward of {y._function.op}: a value of shape {data.shape} that its "
+            "derivative reads has been written to since; run backward first, or write "
+            "to a copy"
+        )
 
 
-def _reverse(output, gradient, keep, wanted=None, differentiable=False):
-    """Run the graph backwards; yield each tensor with its complete gradient.
-
-    The order is newest first: when a tensor's turn comes, all its uses have had theirs,
-    so the sum of what they sent is complete. `wanted`: only what these need.
-    `differentiable`: hand the rules Tensors instead of NDArrays. Unless `keep`, each
-    tensor's history is released after its turn, and what nobody else holds is freed.
-    """
-    order = [t for t in graph(output) if t._needs]
-    for t in order:
-        if t._time < 0 and not (wanted and {t} == set(wanted)):  # all is behind it
-            raise RuntimeError(
-                f"backward: the graph behind a tensor of shape {t.shape} was released "
-                "by an earlier backward; give that one retain_graph=True to go "
-                "through it again"
-            )
-    needed = None
-    if wanted is not None:
-        needed = _paths(order, wanted)
-        order = [t for t in order if t in needed]
-    watching, sums = _mode.get()[1], {output: gradient}
-    while order:
-        t = order.pop()
-        if t not in sums:
-            continue
-        g = sums.pop(t)
-        yield t, g
-        for i, x in enumerate(t._args):
-            if isinstance(x, Tensor) and x._needs and (needed is None or x in needed):
-                part = _chain(t, i, x, g, differentiable, watching)
-                sums[x] = sums[x] + part if x in sums else part
-        if t._function and not keep:
-            t._function, t._args, t._time = None, (), _RELEASED
-
-
-_RELEASED = -1  # the time of a tensor whose history a backward has released
-
-
-def _paths(order, wanted):
-    """Return the tensors through which the output depends on the wanted ones."""
-    needed, reached = set(wanted), set(order)
-    for i, t in enumerate(wanted):
-        if t not in reached:
-            raise ValueError(
-                f"grad: the output does not depend on input {i}, of shape {t.shape}, "
-                "or that input requires no gradient"
-            )
-    for t in order:
-        if not needed.isdisjoint([x for x in t._args if isinstance(x, Tensor)]):
-            needed.add(t)
-    return needed
+def _fit(function, i, part, shape, result):
+    """Undo broadcasting: sum a gradient over the axes along which its input was
+    repeated. Those have size 1 (or are missing) in the input, and the operation's
+    result is as wide along them as the gradient."""
+    ndim = len(part.shape)
+    small = (1,) * (ndim - len(shape)) + shape
+    wide = ((1,) * ndim + result)[-ndim:] if ndim else ()
+    axes = [k for k, (n, m) in enumerate(zip(part.shape, small)) if n != m]
+    repeated = [small[k] == 1 and wide[k] == part.shape[k] for k in axes]
+    if len(small) > ndim or not all(repeated):
+        raise ValueError(
+            f"{function.__name__}: the rule for argument {i} returned a gradient of "
+            f"shape {part.shape} for an input of shape {shape}"
+        )
+    return (part.sum(tuple(axes)) if axes else part).reshape(shape)
 
 
 def _chain(y, i, x, g, differentiable, watching):
@@ -2546,8 +2602,11 @@ def _chain(y, i, x, g, differentiable, watching):
     function = y._function
     rule, reads = function._rules.get(i) or function._star_rule(i)
     values = [g]
-    for kind, k in reads:
-        source = y if k < 0 else y._args[k] if kind != "number" else i - k
+    for kind, k in reads:  # k: the argument's position, -1 for the output
+        if kind == "number":  # which one of *xs, that begin at k
+            values.append(i - k)
+            continue
+        source = y if k < 0 else y._args[k]
         if kind == "shape":
             source = getattr(source, "shape", ())
         elif isinstance(source, _Common):
@@ -2579,35 +2638,68 @@ def _chain(y, i, x, g, differentiable, watching):
     return part
 
 
-def _check_unchanged(y, data):
-    """Refuse a value that was written to after the operation that made y read it."""
-    owner = data if data._base is None else data._base
-    if owner._stamp > y._time or data._stamp > y._time:
-        raise RuntimeError(
-            f"backward of {y._function.op}: a value of shape {data.shape} that its "
-            "derivative reads has been written to since; run backward first, or write "
-            "to a copy"
-        )
+_RELEASED = -1  # the time of a tensor whose history a backward has released
 
 
-def _fit(function, i, part, shape, result):
-    """Undo broadcasting: sum a gradient over the axes along which its input was
-    repeated. Those have size 1 (or are missing) in the input, and the operation's
-    result is as wide along them as the gradient."""
-    ndim = len(part.shape)
-    small = (1,) * (ndim - len(shape)) + shape
-    wide = ((1,) * ndim + result)[-ndim:] if ndim else ()
-    axes = [k for k, (n, m) in enumerate(zip(part.shape, small)) if n != m]
-    repeated = [small[k] == 1 and wide[k] == part.shape[k] for k in axes]
-    if len(small) > ndim or not all(repeated):
-        raise ValueError(
-            f"{function.__name__}: the rule for argument {i} returned a gradient of "
-            f"shape {part.shape} for an input of shape {shape}"
-        )
-    return (part.sum(tuple(axes)) if axes else part).reshape(shape)
+def _paths(order, wanted):
+    """Return the tensors through which the output depends on the wanted ones."""
+    needed, reached = set(wanted), set(order)
+    for i, t in enumerate(wanted):
+        if t not in reached:
+            raise ValueError(
+                f"grad: the output does not depend on input {i}, of shape {t.shape}, "
+                "or that input requires no gradient"
+            )
+    for t in order:
+        if not needed.isdisjoint([x for x in t._args if isinstance(x, Tensor)]):
+            needed.add(t)
+    return needed
+
+
+def _reverse(output, gradient, keep, wanted=None, differentiable=False):
+    """Run the graph backwards; yield each tensor with its complete gradient.
+
+    The order is newest first: when a tensor's turn comes, all its uses have had theirs,
+    so the sum of what they sent is complete. `wanted`: only what these need.
+    `differentiable`: hand the rules Tensors instead of NDArrays. Unless `keep`, each
+    tensor's history is released after its turn, and what nobody else holds is freed.
+    """
+    order = [t for t in graph(output) if t._needs]
+    for t in order:
+        # Released, and its history needed: unless t itself is all that is wanted.
+        if t._time == _RELEASED and not (wanted and {t} == set(wanted)):
+            raise RuntimeError(
+                f"backward: the graph behind a tensor of shape {t.shape} was released "
+                "by an earlier backward; give that one retain_graph=True to go "
+                "through it again"
+            )
+    needed = None
+    if wanted is not None:
+        needed = _paths(order, wanted)
+        order = [t for t in order if t in needed]
+    watching, sums = _mode.get()[1], {output: gradient}
+    while order:
+        t = order.pop()
+        if t not in sums:
+            continue
+        g = sums.pop(t)
+        yield t, g
+        for i, x in enumerate(t._args):
+            if isinstance(x, Tensor) and x._needs and (needed is None or x in needed):
+                part = _chain(t, i, x, g, differentiable, watching)
+                sums[x] = sums[x] + part if x in sums else part
+        if t._function and not keep:
+            t._function, t._args, t._time = None, (), _RELEASED
 
 
 # --- 3d. Tensor -----------------------------------------------------------------------
+
+
+def _fixed(name, x, like):
+    """Return an argument in a form that nobody can change before backward reads it."""
+    if name in ("maximum", "minimum", "clip"):
+        return x if x is None or isinstance(x, Tensor) else _operand(name, x, like)
+    return tuple(x) if x.__class__ is list else x
 
 
 def _method(name: str) -> Callable[..., Tensor]:
@@ -2620,13 +2712,6 @@ def _method(name: str) -> Callable[..., Tensor]:
         return _FUNCTIONS[name.strip("_")].apply(self, *args, **options)
 
     return method
-
-
-def _fixed(name, x, like):
-    """Return an argument in a form that nobody can change before backward reads it."""
-    if name in ("maximum", "minimum", "clip"):
-        return x if x is None or isinstance(x, Tensor) else _operand(name, x, like)
-    return tuple(x) if x.__class__ is list else x
 
 
 def _tensor_operator(op: str, operate: Any) -> tuple[_Binary, _Binary]:
@@ -2661,6 +2746,38 @@ def _untracked(name: str) -> Callable[..., Tensor]:
     return method
 
 
+def _frozen(part):
+    """Return an index array that later writes to the original cannot change."""
+    part = _index_part(part)
+    return part.copy() if isinstance(part, NDArray) else part
+
+
+def _rebuild(data, needs):
+    """Rebuild a leaf from a pickle; its gradient stays behind, as in PyTorch."""
+    t = _tensor(data)
+    t._needs = needs
+    return t
+
+
+def _start(t, grad, op):
+    """Return the gradient to start from, in the shape and dtype of t."""
+    if not t._needs:
+        raise RuntimeError(
+            f"{op}: this tensor of shape {t.shape} requires no gradient: it does not "
+            "depend on any tensor made with requires_grad=True, or was computed under "
+            "no_grad()"
+        )
+    if grad is None:
+        return _fresh(_ONE[t.dtype] * t.size, t.dtype, t.shape)
+    gradient = NDArray(grad, t.dtype)
+    if gradient.shape != t.shape:
+        raise ValueError(
+            f"{op}: the gradient to start from has shape {gradient.shape}, the tensor "
+            f"{t.shape}; they must be equal"
+        )
+    return gradient
+
+
 class Context(namedtuple("Context", "op inputs function args")):
     """The history of a tensor, `t._ctx`: the name of the operation that made it, the
     tensors it was made from, the Function, and all that it was given."""
@@ -2669,8 +2786,9 @@ class Context(namedtuple("Context", "op inputs function args")):
 class Tensor(_Common):
     """An array with a history, from which gradients are computed.
 
-    `data` as for NDArray, copied; an NDArray keeps its dtype, everything else becomes
-    float32 unless `dtype` says otherwise. With `requires_grad=True` the operations on
+    `data` as for NDArray, copied; an NDArray or Tensor keeps its dtype, everything else
+    becomes float32 unless `dtype` says otherwise. Raises TypeError if a gradient is
+    required of int64 or bool. With `requires_grad=True` the operations on
     it are recorded, and `backward` on a result puts the gradient into `.grad`.
 
     >>> x1 = Tensor([1.0], requires_grad=True)
@@ -2720,7 +2838,10 @@ class Tensor(_Common):
             return
         new = value._data if isinstance(value, _Common) else NDArray(value, self.dtype)
         if new.shape != self.shape:
-            raise ValueError(f"data: shape {new.shape} does not fit {self.shape}")
+            raise ValueError(
+                f"data: shape {new.shape} does not fit {self.shape}; make a new Tensor "
+                "for another shape"
+            )
         if self._needs and new.dtype not in _FLOATS:
             raise TypeError(f"data: {new.dtype} cannot require a gradient")
         self._data = _view(new, new.shape, new.strides, new.offset)
@@ -2733,13 +2854,16 @@ class Tensor(_Common):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        if value and "float" not in self.dtype:
+        if value and self.dtype not in _FLOATS:
             raise TypeError(
                 f"Tensor: {self.dtype} cannot require a gradient; only float32 and "
                 "float64 can"
             )
         if not self.is_leaf and not value:
-            raise RuntimeError("Tensor: the result of an operation; use detach()")
+            raise RuntimeError(
+                f"requires_grad: this tensor of shape {self.shape} is the result of an "
+                "operation and follows its inputs; use detach()"
+            )
         self._needs = bool(value)
 
     @property
@@ -2799,7 +2923,10 @@ class Tensor(_Common):
 
         `grad`: the gradient to start from, in this tensor's shape (default: ones, so
         that of a non-scalar is the gradient of its sum). The graph is released on the
-        way unless `retain_graph`. An error leaves every `.grad` as it was.
+        way unless `retain_graph`. Raises RuntimeError if no gradient is required, the
+        graph was released before, or a value that a rule reads was written to since;
+        ValueError for a `grad` of another shape. An error leaves every `.grad` as it
+        was.
 
         >>> x = Tensor([1.0, 2.0], requires_grad=True)
         >>> (x * x).backward()
@@ -2856,7 +2983,8 @@ class Tensor(_Common):
 
     def transpose(self, *axes: Any) -> Tensor:
         """Return the axes in another order (default: reversed)."""
-        return _FUNCTIONS["transpose"].apply(self, axes[0] if _is_shape(axes) else axes)
+        axes = (tuple(axes[0]),) if axes and hasattr(axes[0], "__iter__") else axes
+        return _FUNCTIONS["transpose"].apply(self, _order(axes, self.ndim))
 
     def contiguous(self) -> Tensor:
         """Return a copy stored row after row."""
@@ -2901,38 +3029,6 @@ class Tensor(_Common):
         return memo.setdefault(id(self), twin)
 
 
-def _frozen(part):
-    """Return an index array that later writes to the original cannot change."""
-    part = _index_part(part)
-    return part.copy() if isinstance(part, NDArray) else part
-
-
-def _rebuild(data, needs):
-    """Rebuild a leaf from a pickle; its gradient stays behind, as in PyTorch."""
-    t = _tensor(data)
-    t._needs = needs
-    return t
-
-
-def _start(t, grad, op):
-    """Return the gradient to start from, in the shape and dtype of t."""
-    if not t._needs:
-        raise RuntimeError(
-            f"{op}: this tensor of shape {t.shape} requires no gradient: it does not "
-            "depend on any tensor made with requires_grad=True, or was computed under "
-            "no_grad()"
-        )
-    if grad is None:
-        return _fresh(_ONE[t.dtype] * t.size, t.dtype, t.shape)
-    gradient = NDArray(grad, t.dtype)
-    if gradient.shape != t.shape:
-        raise ValueError(
-            f"{op}: the gradient to start from has shape {gradient.shape}, the tensor "
-            f"{t.shape}; they must be equal"
-        )
-    return gradient
-
-
 def grad(
     output: Tensor,
     inputs: Tensor | Sequence[Tensor],
@@ -2954,6 +3050,9 @@ def grad(
     ([27.0], [18.0])
     """
     wanted = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    for t in (output, *wanted):
+        if not isinstance(t, Tensor):
+            raise TypeError(f"grad: {t!r:.60} is no Tensor")
     gradient = _start(output, grad_output, "grad")
     if create_graph:
         history = isinstance(grad_output, Tensor)
@@ -2973,8 +3072,10 @@ def grad(
 #
 # The formula sheet. In each class `forward` computes numbers, and the rule `dx` returns
 # d loss / dx from g = d loss / dy. Read a rule as the derivative times g. Broadcasting
-# does not appear: the engine undoes it. Section 5 uses these only through the operators
-# and methods of Tensor and the functions at the end.
+# does not appear: the engine undoes it. Always: a rule does not write to what it is
+# given. (TanH, Relu, Logistic, ...: the usual names are those of section 5's layers.)
+# Section 5 needs the operators and methods of Tensor, the functions at the end, and,
+# through `_either`, what has no method: Affine, Normalize, Pad.
 
 
 def _either(function, *args):
@@ -2994,10 +3095,35 @@ def _for_numbers(fast):
         def either(g, *rest):
             return (fast if g.__class__ is NDArray else rule)(g, *rest)
 
-        either.plain = rule
-        return either
+        return either  # `wraps` has kept the rule as `either.__wrapped__`
 
     return decorate
+
+
+class Where(Function):
+    def forward(condition, a, b): return _choose("where", condition, a, b)
+    def da(g, condition): return where(condition, g, 0)
+    def db(g, condition): return where(condition, 0, g)
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    """Return a where the condition holds, else b, broadcast together.
+
+    >>> where(NDArray([1, 0, 1]) > 0, arange(3), -1.0).tolist()
+    [0.0, -1.0, 2.0]
+    """
+    if _is_number(condition) and _is_number(a) and _is_number(b):
+        return a if condition else b
+    if isinstance(condition, Tensor):
+        condition = condition.detach()
+    like = [x._data for x in (a, b, condition) if isinstance(x, _Common)] or [zeros(())]
+    fixed = [
+        x if isinstance(x, _Common) else _operand("where", x, like[0])
+        for x in (condition, a, b)
+    ]
+    if not any([isinstance(x, _Common) for x in fixed]):
+        fixed[0] = NDArray(condition)
+    return _either(Where, *fixed)
 
 
 def _in_one_pass(kernel):
@@ -3042,23 +3168,27 @@ class Neg(Function):
     def dx(g): return -g
 
 
+def _exponent(a, b):
+    """Return b, but 1 where a ** (b - 1) would be 0 ** -1 though the slope is 0."""
+    constant = _is_number(b) and b != 0
+    return b if constant else where((a == 0) * (b == 0), 1, b)
+
+
+def _logarithm(a, b):
+    """Return log(a), but 0 where a is 0 and b is not negative."""
+    if not _is_number(a):
+        return where((a == 0) * (b >= 0), 1, a).log()
+    if a == 0:
+        return where(b >= 0, 0, -inf)
+    return log(a) if a > 0 else nan
+
+
 class Pow(Function):
     """a ** b. Where b is 0 the slope in a is 0, also at a = 0; where a is 0 the slope
     in b is 0 for b >= 0: the power 0 ** -1, the logarithm of 0 must not be formed."""
     def forward(a, b): return a**b
     def da(g, a, b): return g * (b * a ** (_exponent(a, b) - 1))
     def db(g, y, a, b): return g * (y * _logarithm(a, b))
-
-
-def _exponent(a, b):
-    constant = _is_number(b) and b != 0
-    return b if constant else where((a == 0) * (b == 0), 1, b)
-
-
-def _logarithm(a, b):
-    if not _is_number(a):
-        return where((a == 0) * (b >= 0), 1, a).log()
-    return log(a) if a > 0 else where(b >= 0, 0, -inf) if a == 0 else nan
 
 
 class Abs(Function):
@@ -3152,12 +3282,6 @@ class Clip(Function):
     def dmax(g, x, min, max):
         beyond = x > max
         return g * (beyond if min is None else where(min > max, 1, beyond))
-
-
-class Where(Function):
-    def forward(condition, a, b): return _choose("where", condition, a, b)
-    def da(g, condition): return where(condition, g, 0)
-    def db(g, condition): return where(condition, 0, g)
 
 
 class AsType(Function):
@@ -3292,19 +3416,22 @@ class MSE(Function):
 class LogisticLoss(Function):
     """max(x, 0) - x t + log(1 + exp(-|x|)): minus the log-likelihood of a target t
     under the probability sigmoid(x)."""
-    def forward(x, target): return _elementwise("logistic", None, x, target)
+    def forward(x, target): return _elementwise("logistic_loss", None, x, target)
     def dx(g, x, target): return g * (x.sigmoid() - target)
     def dtarget(g, x): return -g * x
+
+
+def _misses(log_p, labels, kept):
+    """Return minus the log-probability at each row's label, 0 where it is not kept."""
+    rows, n = log_p.reshape(labels.size, log_p.shape[-1]), labels.size
+    picked = rows[arange(n, dtype="int64"), where(kept, labels, 0).reshape(-1)]
+    return where(kept, -picked.reshape(labels.shape), 0)
 
 
 class CrossEntropy(Function):
     """-log(softmax(x)) at each row's label, 0 where it is not kept. The derivative is
     the distance between what was predicted and what was true."""
-    def forward(x, labels, kept):
-        rows = x.log_softmax(-1).reshape(labels.size, x.shape[-1])
-        safe = _choose("where", kept, labels, 0).reshape(-1)
-        picked = rows[arange(labels.size, dtype="int64"), safe]
-        return _choose("where", kept, -picked.reshape(labels.shape), 0)
+    def forward(x, labels, kept): return _misses(x.log_softmax(-1), labels, kept)
 
     def _dx_in_one_pass(g, x, labels, kept):
         rows, values = _groups(_run(x), labels.size, x.shape[-1], 1), []
@@ -3331,30 +3458,14 @@ class Reshape(Function):
 
 
 class Transpose(Function):
-    def forward(x, axes): return x.transpose(axes)
-    def dx(g, axes):
-        order = _order((axes,), g.ndim)
-        return g.transpose(tuple(map(order.index, range(g.ndim))))
+    def forward(x, order): return x.transpose(order)
+    def dx(g, order): return g.transpose(tuple(map(order.index, range(g.ndim))))
 
 
 class BroadcastTo(Function):
     op = "broadcast_to"
     def forward(x, shape): return x.broadcast_to(shape)
     def dx(g): return g
-
-
-class Index(Function):
-    def forward(x, key): return x[key]
-    def dx(g, x_shape, key): return _either(Spread, g, x_shape, key, None)
-
-
-class SlidingWindow(Function):
-    op = "sliding_window"
-    def forward(x, size, stride=1, axes=None):
-        return x.sliding_window(size, stride, axes)
-
-    def dx(g, x_shape, size, stride, axes):
-        return _either(Spread, g, x_shape, None, (size, stride, axes))
 
 
 class Spread(Function):
@@ -3375,6 +3486,26 @@ class Spread(Function):
         return g[key] if window is None else g.sliding_window(*window)
 
 
+class Index(Function):
+    def forward(x, key): return x[key]
+    def dx(g, x_shape, key): return _either(Spread, g, x_shape, key, None)
+
+
+class SlidingWindow(Function):
+    op = "sliding_window"
+    def forward(x, size, stride=1, axes=None):
+        return x.sliding_window(size, stride, axes)
+
+    def dx(g, x_shape, size, stride, axes):
+        return _either(Spread, g, x_shape, None, (size, stride, axes))
+
+
+def _inside(shape, widths):
+    """Return the index of what a border surrounds."""
+    sizes = shape[len(shape) - len(widths) :]
+    return (..., *[slice(w, w + n) for w, n in zip(widths, sizes)])
+
+
 class Pad(Function):
     """x with a border of `value` around its last axes, `widths` wide on either side."""
     def forward(x, widths, value):
@@ -3388,16 +3519,21 @@ class Pad(Function):
     def dx(g, x_shape, widths): return g[_inside(x_shape, widths)]
 
 
-def _inside(shape, widths):
-    """Return the index of what a border surrounds."""
-    sizes = shape[len(shape) - len(widths) :]
-    return (..., *[slice(w, w + n) for w, n in zip(widths, sizes)])
+def _part(i, axis, starts):
+    """Return the index of part i along an axis."""
+    return (slice(None),) * axis + (slice(starts[i], starts[i + 1]),)
 
 
 class Concatenate(Function):
-    def forward(axis, starts, *xs): return _join_arrays(axis, xs)
-    def dxs(g, i, axis, starts):
-        return g[(slice(None),) * axis + (slice(starts[i], starts[i + 1]),)]
+    """Each of xs lies from starts[i] to starts[i + 1] along the axis."""
+    def forward(axis, starts, *xs):
+        shape = (*xs[0].shape[:axis], starts[-1], *xs[0].shape[axis + 1 :])
+        result = zeros(shape, _wider(*[x.dtype for x in xs]))
+        for i, x in enumerate(xs):
+            result[_part(i, axis, starts)] = x
+        return result
+
+    def dxs(g, i, axis, starts): return g[_part(i, axis, starts)]
 
 
 # --- 4e. Matrix product ---------------------------------------------------------------
@@ -3462,33 +3598,18 @@ clip, maximum, minimum, matmul = map(
 
 def gelu(x: Any) -> Any:
     """Return x times the probability that a standard normal number is below x, that is
-    x / 2 * (1 + erf(x / sqrt(2))); Hendrycks and Gimpel, 2016."""
+    x / 2 * (1 + erf(x / sqrt(2))); Hendrycks and Gimpel 2016 (arXiv 1606.08415).
+
+    >>> gelu(NDArray([-100, 0, 100])).tolist()
+    [-0.0, 0.0, 100.0]
+    """
     x = _as_array(x)
     return x * ((x * math.sqrt(0.5)).erf() + 1) * 0.5
 
 
-def where(condition: Any, a: Any, b: Any) -> Any:
-    """Return a where the condition holds, else b, broadcast together.
-
-    >>> where(NDArray([1, 0, 1]) > 0, arange(3), -1.0).tolist()
-    [0.0, -1.0, 2.0]
-    """
-    if _is_number(condition) and _is_number(a) and _is_number(b):
-        return a if condition else b
-    if isinstance(condition, Tensor):
-        condition = condition.detach()
-    like = [x._data for x in (a, b, condition) if isinstance(x, _Common)] or [zeros(())]
-    fixed = [
-        x if isinstance(x, _Common) else _operand("where", x, like[0])
-        for x in (condition, a, b)
-    ]
-    if not any([isinstance(x, _Common) for x in fixed]):
-        fixed[0] = NDArray(condition)
-    return _either(Where, *fixed)
-
-
 def concatenate(xs: Sequence[Any], axis: int = 0) -> Any:
-    """Join arrays or tensors of the same shape, but for `axis`, along it.
+    """Join arrays or tensors of the same shape, but for `axis`, along it. A copy, in
+    the widest dtype. Raises ValueError for none, and for shapes that differ elsewhere.
 
     >>> concatenate([ones((1, 2)), zeros((2, 2))]).tolist()
     [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
@@ -3508,7 +3629,7 @@ def concatenate(xs: Sequence[Any], axis: int = 0) -> Any:
 
 
 def stack(xs: Sequence[Any], axis: int = 0) -> Any:
-    """Join arrays or tensors of one shape along a new axis.
+    """Join arrays or tensors of one shape along a new axis. A copy, as `concatenate`.
 
     >>> stack([zeros(2), ones(2)], axis=-1).tolist()
     [[0.0, 1.0], [0.0, 1.0]]
@@ -3524,7 +3645,8 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Any:
 
 
 def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> list[Any]:
-    """Cut x along an axis into n equal parts, or at the given positions. Views.
+    """Cut x along an axis into n equal parts, or at the given positions. Views. Raises
+    ValueError if the parts would not be equal.
 
     >>> [part.tolist() for part in split(arange(4), [1, 2])]
     [[0.0], [1.0], [2.0, 3.0]]
@@ -3532,7 +3654,7 @@ def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> list[Any]:
     x = _as_array(x)
     axis = _axis("split", axis, x.ndim)
     n = x.shape[axis]
-    if hasattr(parts, "__index__"):
+    if hasattr(parts, "__index__") and not getattr(parts, "ndim", 0):
         count = index(parts)
         if count < 1 or n % count:
             raise ValueError(
@@ -3541,9 +3663,8 @@ def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> list[Any]:
             )
         cuts = list(range(0, n + 1, n // count)) if n else [0] * (count + 1)
     else:
-        cuts = [0, *map(index, parts), n]
-    lead = (slice(None),) * axis
-    return [x[(*lead, slice(start, stop))] for start, stop in zip(cuts, cuts[1:])]
+        cuts = [0, *map(index, tuple(parts)), n]  # type: ignore[arg-type]
+    return [x[_part(i, axis, cuts)] for i in range(len(cuts) - 1)]
 
 
 # ======================================================================================
@@ -3553,7 +3674,9 @@ def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> list[Any]:
 # A Module is any object with a `forward`. Its attributes are all there is to know: a
 # Tensor that requires a gradient is a parameter, another Tensor or an NDArray a buffer
 # (part of the state, but not trained), a Module, or a list, tuple or dict of these, a
-# part of the tree. Nothing is registered, so nothing can be forgotten.
+# part of the tree. Nothing is registered, so nothing can be forgotten. Always: a path
+# such as "layers.0.W" names the same thing in parameters, state and messages. Section 7
+# needs only a list of parameters.
 
 
 def _check(fits, message, kind=ValueError):
@@ -3565,12 +3688,17 @@ def _check(fits, message, kind=ValueError):
 def _fitted(op, state, own, strict=True):
     """Return the entries of a state that `own` has too, copied, in its dtypes. Raises
     one ValueError for all that are missing, unexpected (if `strict`) or misshapen."""
-    new = {k: NDArray(state[k], a.dtype) for k, a in own.items() if k in state}
+    new = {}
     wrong = [f"missing {k}" for k in own if strict and k not in state]
     wrong += [f"unexpected {k}" for k in state if strict and k not in own]
-    for k, a in new.items():
-        if a.shape != own[k].shape:
-            wrong.append(f"{k} has shape {a.shape}, not {own[k].shape}")
+    for k in [k for k in own if k in state]:
+        try:
+            new[k] = NDArray(state[k], own[k].dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            wrong.append(f"{k}: {error}")
+            continue
+        if new[k].shape != own[k].shape:
+            wrong.append(f"{k} has shape {new[k].shape}, not {own[k].shape}")
     _check(not wrong, f"{op}.load_state_dict: {'; '.join(wrong)}")
     return new
 
@@ -3588,14 +3716,28 @@ def _parts(items, above=(), path=""):
             yield from _parts(item, above, name)
 
 
-def _tree(item, kind, path="", above=()):
-    """Yield (path, item) for everything of a kind in an item, which may be one too."""
+def _tree(item, kind, path="", above=(), seen=None):
+    """Yield (path, item) for everything of a kind in an item, which may be one too.
+    `seen`: a set of modules already gone through, to enter a shared one only once."""
     if isinstance(item, kind):
         yield path, item
-    if isinstance(item, Module):
+    if isinstance(item, Module) and (seen is None or item not in seen):
         above = (*above, item)
+        if seen is not None:
+            seen.add(item)
         for name, part in _parts(vars(item), above, path):
-            yield from _tree(part, kind, name, above)
+            yield from _tree(part, kind, name, above, seen)
+
+
+def _module_text(module, above=()):
+    """Return a module as PyTorch prints it, its parts indented."""
+    above = (*above, module)
+    body = "".join([
+        f"\n({path}): {_module_text(part, above)}".replace("\n", "\n  ")
+        for path, part in _parts(vars(module), above) if isinstance(part, Module)
+    ])  # fmt: skip
+    body += "\n" if body else ""
+    return f"{type(module).__name__}({module._describe()}{body})"
 
 
 class Module:
@@ -3623,7 +3765,7 @@ class Module:
     def named_parameters(self) -> list[tuple[str, Tensor]]:
         """Return (dotted path, parameter) in order of definition, a shared one once."""
         first: dict[int, tuple[str, Tensor]] = {}
-        for path, t in _tree(self, Tensor):
+        for path, t in _tree(self, Tensor, seen=set()):
             if t.requires_grad:
                 first.setdefault(id(t), (path, t))
         return list(first.values())
@@ -3634,7 +3776,7 @@ class Module:
 
     def modules(self) -> list[Module]:
         """Return this module and all those in it, each once."""
-        return list({id(module): module for _, module in _tree(self, Module)}.values())
+        return list(dict.fromkeys([m for _, m in _tree(self, Module, seen=set())]))
 
     def train(self: _M, mode: bool = True) -> _M:
         """Switch the whole tree to training (Dropout drops, BatchNorm measures)."""
@@ -3653,7 +3795,11 @@ class Module:
 
     def state_dict(self) -> dict[str, NDArray]:
         """Return all parameters and buffers by dotted path, sharing their memory."""
-        return {path: a._data for path, a in _tree(self, _Common)}
+        entries: dict[str, NDArray] = {}
+        for path, a in _tree(self, _Common):
+            _check(entries.setdefault(path, a._data) is a._data,
+                   f"{type(self).__name__}: two entries of the state are called {path}")
+        return entries
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Copy a state into this module. Raises one ValueError that lists every
@@ -3670,19 +3816,16 @@ class Module:
         return _module_text(self)
 
 
-def _module_text(module, above=()):
-    """Return a module as PyTorch prints it, its parts indented."""
-    above = (*above, module)
-    body = "".join([
-        f"\n({path}): {_module_text(part, above)}".replace("\n", "\n  ")
-        for path, part in _parts(vars(module), above) if isinstance(part, Module)
-    ])  # fmt: skip
-    body += "\n" if body else ""
-    return f"{type(module).__name__}({module._describe()}{body})"
-
-
 def summary(model: Module) -> str:
-    """Return a table of the layers that own parameters, their shapes and counts."""
+    """Return a table of the layers that own parameters, their shapes and counts.
+
+    >>> print(summary(Sequential(Linear(2, 3), ReLU())))
+    layer  kind    parameters        count
+    --------------------------------------
+    0      Linear  W (2, 3), b (3,)      9
+    --------------------------------------
+    total                                9
+    """
     rows = [("layer", "kind", "parameters", "count")]
     counted: set[Tensor] = set()
     for path, module in _tree(model, Module):
@@ -3710,6 +3853,7 @@ _parameter = partial(Tensor, requires_grad=True)
 
 
 def _check_positive(op, **sizes):
+    """Refuse a size, or one in a tuple of them, that is no integer above 0."""
     for name, n in sizes.items():
         for part in n if isinstance(n, tuple) else (n,):
             _check(hasattr(part, "__index__") and index(part) >= 1,
@@ -3720,17 +3864,19 @@ def _initial(init, shape, fan_in, fan_out):
     """Return weights drawn so that signals keep their size from layer to layer.
 
     He et al. 2015 (arXiv 1502.01852): variance 2 / fan_in, for ReLU. Xavier: Glorot and
-    Bengio 2010, 2 / (fan_in + fan_out), for tanh. Never all zeros: then all neurons of
-    a layer compute the same, receive the same gradient, and stay the same for ever.
+    Bengio 2010, 2 / (fan_in + fan_out), for tanh. "zeros" is there to see it fail: all
+    neurons of a layer compute the same, receive the same gradient, and so stay the same
+    for ever.
     """
-    scales = {"he": 2 / fan_in, "xavier": 2 / (fan_in + fan_out)}
-    spreads = {f"{name}_normal": sqrt(scale) for name, scale in scales.items()}
-    spread = spreads.get(str(init), init)
-    if str(init) in scales:
-        bound = sqrt(3 * scales[init])  # the variance of U(-a, a) is a * a / 3
+    variances = {"he": 2 / fan_in, "xavier": 2 / (fan_in + fan_out)}
+    name = str(init)
+    if name in variances:
+        bound = sqrt(3 * variances[name])  # the variance of U(-a, a) is a * a / 3
         return _parameter(uniform(-bound, bound, shape))
-    if str(init) == "zeros":
+    if name == "zeros":
         return _parameter(zeros(shape))
+    normals = {f"{name}_normal": sqrt(v) for name, v in variances.items()}
+    spread = normals.get(name, init)
     _check(_is_number(spread) and spread >= 0,
            "init is 'he', 'he_normal', 'xavier', 'xavier_normal', 'zeros' or the "
            f"standard deviation of a normal distribution, not {init!r}")
@@ -3741,7 +3887,12 @@ class Linear(Module):
     """y = x @ W + b, with W of shape (in_features, out_features) and b (out_features,).
 
     x has shape (..., in_features). `init`: "he" (uniform), "he_normal", "xavier",
-    "xavier_normal", "zeros", or the standard deviation of a normal.
+    "xavier_normal", "zeros", or the standard deviation of a normal. Raises ValueError
+    for an x of another width.
+
+    >>> layer = Linear(2, 3)
+    >>> layer.W.shape, layer.b.shape, layer(ones((5, 2))).shape
+    ((2, 3), (3,), (5, 3))
     """
 
     def __init__(
@@ -3765,8 +3916,33 @@ class Linear(Module):
         return f"in_features={n}, out_features={m}, bias={self.b is not None}"
 
 
+def _integers(op, labels):
+    """Return labels as an int64 NDArray."""
+    whole = zeros((), "int64")
+    a = labels._data if isinstance(labels, _Common) else _operand(op, labels, whole)
+    a = _fresh(array("q", [a]), "int64", ()) if isinstance(a, int) else a
+    if not isinstance(a, NDArray) or (a.dtype != "int64" and a.size):
+        kind = a.dtype if isinstance(a, NDArray) else type(labels).__name__
+        raise TypeError(f"{op}: labels are int64, not {kind} ({labels!r:.60}); see "
+                        "astype")
+    return a.astype("int64")
+
+
+def _check_labels(op, labels, count, ignore=None):
+    """Refuse a label that is neither in 0..count-1 nor the one to ignore."""
+    for place, label in enumerate(_run(labels)):
+        if not 0 <= label < count and label != ignore:
+            raise IndexError(f"{op}: label {label} at position {place} is not one of 0 "
+                             f"to {count - 1}")
+
+
 class Embedding(Module):
-    """A table of `number` vectors: integers of any shape in, (..., width) out."""
+    """A table of `number` vectors: integers of any shape in, (..., width) out. Raises
+    IndexError for one that is not in 0..number-1.
+
+    >>> Embedding(10, 4)([[1, 2, 3]]).shape
+    (1, 3, 4)
+    """
 
     _shown = "{W.shape[0]}, {W.shape[1]}"
 
@@ -3779,24 +3955,6 @@ class Embedding(Module):
         ids = _integers("Embedding", ids)
         _check_labels("Embedding", ids, self.W.shape[0])
         return self.W[ids]
-
-
-def _integers(op, labels):
-    """Return labels as an int64 NDArray."""
-    a = labels._data if isinstance(labels, _Common) else _operand(op, labels, zeros(()))
-    a = _fresh(array("q", [a]), "int64", ()) if isinstance(a, int) else a
-    if not isinstance(a, NDArray) or (a.dtype != "int64" and a.size):
-        kind = a.dtype if isinstance(a, NDArray) else type(labels).__name__
-        raise TypeError(f"{op}: labels are int64, not {kind} ({labels!r:.60}); see "
-                        "astype")
-    return a.astype("int64")
-
-
-def _check_labels(op, labels, count, ignore=None):
-    for place, label in enumerate(_run(labels)):
-        if not 0 <= label < count and label != ignore:
-            raise IndexError(f"{op}: label {label} at position {place} is not one of 0 "
-                             f"to {count - 1}")
 
 
 class Sequential(Module):
@@ -3827,7 +3985,7 @@ class Sequential(Module):
         return iter([item for item in vars(self).values() if isinstance(item, Module)])
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return sum([1 for _ in self])  # list(self) would ask this method in turn
 
     def __getitem__(self, i: int) -> Module:
         return list(self)[i]
@@ -3900,7 +4058,11 @@ class LogSoftmax(Softmax):
 
 
 class Flatten(Module):
-    """(n, ...) in, (n, everything else) out."""
+    """(n, ...) in, (n, everything else) out.
+
+    >>> Flatten()(ones((2, 3, 4))).shape
+    (2, 12)
+    """
 
     def forward(self, x: Any) -> Any:
         """Join all axes but the first."""
@@ -3912,7 +4074,12 @@ class Flatten(Module):
 
 class Dropout(Module):
     """In training, zero each element with probability p and divide the rest by 1 - p,
-    so that the mean stays; in evaluation, change nothing. Srivastava et al. 2014."""
+    so that the mean stays; in evaluation, change nothing. Srivastava et al. 2014.
+
+    >>> drop = Dropout(0.5)
+    >>> set(drop(ones(100)).tolist()) <= {0.0, 2.0}, drop.eval()(ones(2)).tolist()
+    (True, [1.0, 1.0])
+    """
 
     _shown = "p={p}"
 
@@ -3931,7 +4098,11 @@ class Dropout(Module):
 
 class LayerNorm(Module):
     """(x - mean) / sqrt(var + eps) * gamma + beta over the last axes, whose `shape` is
-    given. Ba et al. 2016 (arXiv 1607.06450)."""
+    given. Ba et al. 2016 (arXiv 1607.06450).
+
+    >>> LayerNorm(2, eps=0.0)(Tensor([[1.0, 3.0], [10.0, 30.0]])).tolist()
+    [[-1.0, 1.0], [-1.0, 1.0]]
+    """
 
     _shown = "{shape}, eps={eps}"
 
@@ -3946,7 +4117,8 @@ class LayerNorm(Module):
         x = _as_array(x)
         n = len(self.shape)
         if x.shape[-n:] != self.shape:
-            raise ValueError(f"{self!r}: the last axes of x of shape {x.shape} differ")
+            raise ValueError(f"{self!r}: the last axes of x, of shape {x.shape}, must "
+                             f"be {self.shape}")
         y = _either(Normalize, x, tuple(range(-n, 0)), self.eps)
         return y * self.gamma + self.beta
 
@@ -3987,8 +4159,10 @@ class BatchNorm1d(Module):
         if x.size < 2 * self.gamma.size:
             raise ValueError(f"{self!r}: training needs at least 2 values for each "
                              f"feature, x has shape {x.shape}")
-        running_ones = self.running_mean, self.running_var
-        for running, batch in zip(running_ones, (x.mean(axes), x.var(axes, ddof=1))):
+        moves = (
+            (self.running_mean, x.mean(axes)), (self.running_var, x.var(axes, ddof=1))
+        )  # fmt: skip
+        for running, batch in moves:  # in place: a state_dict shares their memory
             running *= 1 - self.momentum
             running += batch * self.momentum
 
@@ -4037,7 +4211,12 @@ def _windows(op, x, kernel, stride, padding, dilation=(1, 1), fill=0.0):
 def conv2d(x: Any, W: Any, b: Any = None, stride: Any = 1, padding: Any = 0,
            dilation: Any = 1, groups: int = 1) -> Any:
     """Return the cross-correlation of images x (n, c, h, w) with kernels W
-    (out, c / groups, kh, kw), plus b (out,): (n, out, height, width)."""
+    (out, c / groups, kh, kw), plus b (out,): (n, out, height, width). Raises ValueError
+    for shapes that do not fit, and for a window larger than the padded images.
+
+    >>> conv2d(ones((1, 1, 3, 3)), ones((1, 1, 2, 2))).tolist()
+    [[[[4.0, 4.0], [4.0, 4.0]]]]
+    """
     op, x = "conv2d", _as_array(x)
     stride, padding = _pair(op, "stride", stride), _pair(op, "padding", padding, 0)
     dilation = _pair(op, "dilation", dilation)
@@ -4061,7 +4240,11 @@ class Conv2d(Module):
     """Convolution of images (n, in_channels, h, w) to (n, out_channels, height, width).
 
     W has shape (out, in / groups, kh, kw), b (out,). Kernel, stride, padding and
-    dilation are an int or a pair (height, width)."""
+    dilation are an int or a pair (height, width).
+
+    >>> Conv2d(3, 8, 5, padding=2)(zeros((1, 3, 9, 9))).shape
+    (1, 8, 9, 9)
+    """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Any,
                  stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
@@ -4099,7 +4282,11 @@ class Conv2d(Module):
 
 class MaxPool2d(Module):
     """The maximum of each window; ties share the gradient. `stride` defaults to the
-    kernel's size; padding never wins."""
+    kernel's size; padding never wins.
+
+    >>> MaxPool2d(2)(arange(16).reshape(1, 1, 4, 4)).tolist()
+    [[[[5.0, 7.0], [13.0, 15.0]]]]
+    """
 
     _shown = "kernel_size={kernel_size}, stride={stride}, padding={padding}"
     _fill, _pool = -inf, "max"
@@ -4121,7 +4308,11 @@ class MaxPool2d(Module):
 
 
 class AvgPool2d(MaxPool2d):
-    """The mean of each window; padding counts as zeros."""
+    """The mean of each window; padding counts as zeros.
+
+    >>> AvgPool2d(2)(arange(16).reshape(1, 1, 4, 4)).tolist()
+    [[[[2.5, 4.5], [10.5, 12.5]]]]
+    """
 
     _fill, _pool = 0.0, "mean"
 
@@ -4131,7 +4322,9 @@ class AvgPool2d(MaxPool2d):
 # ======================================================================================
 #
 # Each takes the model's output and the truth, and returns one number to be made small:
-# the "mean" over the samples, their "sum", or "none": one loss a sample.
+# by `reduction` the "mean" of the losses, their "sum", or ("none") the losses as they
+# are: one an element, with labels one a sample. Always: shapes that would have to be
+# broadcast are an error, and a label that is ignored is not counted in the mean.
 
 
 def _reduced(op, losses, reduction, count=None):
@@ -4169,7 +4362,11 @@ def mse_loss(prediction: Any, target: Any, reduction: str = "mean") -> Any:
 
 
 def l1_loss(prediction: Any, target: Any, reduction: str = "mean") -> Any:
-    """Return the mean absolute error, |prediction - target|. Shapes must be equal."""
+    """Return the mean absolute error, |prediction - target|. Shapes must be equal.
+
+    >>> l1_loss(Tensor([1.0, 2.0]), Tensor([1.0, 4.0])).item()
+    1.0
+    """
     prediction, target = _same_shape("l1_loss", prediction, target)
     return _reduced("l1_loss", abs(prediction - target), reduction)
 
@@ -4177,10 +4374,27 @@ def l1_loss(prediction: Any, target: Any, reduction: str = "mean") -> Any:
 def binary_cross_entropy_with_logits(logits: Any, target: Any,
                                      reduction: str = "mean") -> Any:
     """Return -t log(p) - (1 - t) log(1 - p) with p = sigmoid(logits), in the form
-    max(x, 0) - x t + log(1 + exp(-|x|)), which neither overflows nor takes log(0)."""
+    max(x, 0) - x t + log(1 + exp(-|x|)), which neither overflows nor takes log(0).
+    Shapes must be equal.
+
+    >>> binary_cross_entropy_with_logits(Tensor([1000.0, -1000.0]), [0, 0]).item()
+    500.0
+    """
     op = "binary_cross_entropy_with_logits"
     logits, target = _same_shape(op, logits, target)
     return _reduced(op, _either(LogisticLoss, logits, target), reduction)
+
+
+def _classes(op, x, labels, ignore):
+    """Check scores (n, classes) or (classes,) against labels (n,) or ()."""
+    x = _as_array(x)
+    labels = _integers(op, labels)
+    if x.ndim not in (1, 2) or labels.shape != x.shape[:-1]:
+        raise ValueError(f"{op}: scores of shape {x.shape} and labels of shape "
+                         f"{labels.shape}; expected (n, classes) with (n,), or "
+                         "(classes,) with one label")
+    _check_labels(op, labels, x.shape[-1], ignore)
+    return x, labels, labels >= 0 if ignore is None else labels != ignore
 
 
 def nll_loss(log_probabilities: Any, labels: Any, reduction: str = "mean",
@@ -4188,12 +4402,14 @@ def nll_loss(log_probabilities: Any, labels: Any, reduction: str = "mean",
     """Return minus the log-probability of each sample's label.
 
     `log_probabilities` (n, classes) with integer labels (n,), or (classes,) with one. A
-    label `ignore_index` does not count; another one outside 0..classes-1 raises."""
+    label `ignore_index` does not count; another one outside 0..classes-1 raises
+    IndexError.
+
+    >>> nll_loss(Tensor([[-1.0, -2.0], [-3.0, -4.0]]), [0, 1]).item()
+    2.5
+    """
     x, labels, kept = _classes("nll_loss", log_probabilities, labels, ignore_index)
-    rows, n = x.reshape(labels.size, x.shape[-1]), labels.size
-    picked = rows[arange(n, dtype="int64"), where(kept, labels, 0).reshape(-1)]
-    losses = where(kept, -picked.reshape(labels.shape), 0)
-    return _reduced("nll_loss", losses, reduction, kept.sum())
+    return _reduced("nll_loss", _misses(x, labels, kept), reduction, kept.sum())
 
 
 def cross_entropy(logits: Any, labels: Any, reduction: str = "mean",
@@ -4209,18 +4425,6 @@ def cross_entropy(logits: Any, labels: Any, reduction: str = "mean",
     return _reduced("cross_entropy", losses, reduction, kept.sum())
 
 
-def _classes(op, x, labels, ignore):
-    """Check scores (n, classes) or (classes,) against labels (n,) or ()."""
-    x = _as_array(x)
-    labels = _integers(op, labels)
-    if x.ndim not in (1, 2) or labels.shape != x.shape[:-1]:
-        raise ValueError(f"{op}: scores of shape {x.shape} and labels of shape "
-                         f"{labels.shape}; expected (n, classes) with (n,), or "
-                         "(classes,) with one label")
-    _check_labels(op, labels, x.shape[-1], ignore)
-    return x, labels, labels != ignore
-
-
 # ======================================================================================
 # 7. Optimisers
 # ======================================================================================
@@ -4228,10 +4432,14 @@ def _classes(op, x, labels, ignore):
 # After `loss.backward()`, `step()` moves every parameter a little against its gradient,
 # in place. All arithmetic of an update is one pass over the flat storages: a kernel
 # gets runs of the parameter, its state and its gradient and returns what to write back.
+# Always: the write is stamped, so a backward through an older graph notices it.
 
 
 def _update(kernel, written, read):
     """Run a kernel over arrays alike; write its results back into `written`."""
+    for a in written:
+        if a._flat is None:
+            _refuse_repeats("step", a, list(zip(a.shape, a.strides)))
     flats = [_run(a) for a in written]
     runs = [*flats, *[_run(a) for a in read]]
     n = written[0].size
@@ -4249,16 +4457,19 @@ def _update(kernel, written, read):
 class Optimizer:
     """What SGD and Adam have in common: the parameters and their state.
 
-    Raises ValueError for no parameters, one given twice, or a negative `lr`.
+    Raises ValueError for no parameters, one given twice, or a negative `lr`; TypeError
+    for what is not a leaf that requires a gradient.
     A schedule is a line in the training loop: `opt.lr = f(step)`.
     """
 
     _settings: tuple[str, ...] = ("lr",)
-    _kept: tuple[str, ...] = ()
+    _remembered: tuple[str, ...] = ()  # the names in the state of a parameter
     lr: float
 
     def __init__(self, params: Iterable[Tensor], **settings: float) -> None:
         name = type(self).__name__
+        _check(not isinstance(params, (Module, Tensor)),
+               f"{name}: give a list of parameters, as model.parameters()", TypeError)
         self.params = list(params)
         _check(self.params, f"{name}: no parameters to optimise")
         for i, p in enumerate(self.params):
@@ -4267,10 +4478,14 @@ class Optimizer:
                    "gradient", TypeError)
         _check(len(set(self.params)) == len(self.params),
                f"{name}: a parameter is given twice")
-        for key, value in settings.items():
-            _check(value >= 0, f"{name}: {key} must be at least 0, not {value!r}")
-            setattr(self, key, value)
+        self._check_settings(settings)
+        vars(self).update(settings)
         self._state: list[dict[str, Any]] = [{} for _ in self.params]
+
+    def _check_settings(self, settings):
+        for key, value in settings.items():
+            _check(_is_number(value) and value >= 0,
+                   f"{type(self).__name__}: {key} must be at least 0, not {value!r}")
 
     def zero_grad(self) -> None:
         """Forget the gradients: set `.grad = None` on every parameter."""
@@ -4288,7 +4503,8 @@ class Optimizer:
             self._step(p._data, p.grad._data, self._state[i])
 
     def _step(self, p, g, state):
-        raise NotImplementedError
+        """Update p, an NDArray, in place by its gradient g; to be overridden."""
+        raise NotImplementedError(f"{type(self).__name__}: define _step")
 
     def state_dict(self) -> dict[str, NDArray]:
         """Return the settings and the state of each parameter as a flat dict of arrays
@@ -4296,6 +4512,7 @@ class Optimizer:
         return self._entries(self._state)
 
     def _entries(self, states):
+        """Return the flat dict of settings and states, "0.m" for m of parameter 0."""
         entries = {k: NDArray(getattr(self, k), "float64") for k in self._settings}
         for i, state in enumerate(states):
             for key, a in state.items():
@@ -4304,7 +4521,7 @@ class Optimizer:
 
     def _begin(self, p):
         """Return what is kept of a parameter, as it is before the first step."""
-        return {key: 0 if key == "step" else zeros_like(p) for key in self._kept}
+        return {key: 0 if key == "step" else zeros_like(p) for key in self._remembered}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back a `state_dict`, copied; the next steps are then the same to the
@@ -4315,20 +4532,28 @@ class Optimizer:
             if str(i) in begun:
                 new[i] = self._begin(p)
         found = _fitted(type(self).__name__, state, self._entries(new))
-        for key in self._settings:
-            setattr(self, key, found.pop(key).item())
+        settings = {key: found.pop(key).item() for key in self._settings}
+        self._check_settings(settings)
         for name, a in found.items():
             i, _, key = name.partition(".")
             new[int(i)][key] = int(a) if key == "step" else a
+        vars(self).update(settings)
         self._state = new
 
 
 class SGD(Optimizer):
     """Stochastic gradient descent, with momentum (Polyak) or Nesterov's, by PyTorch's
-    formulas: v = momentum v + g; p -= lr v (Nesterov: p -= lr (g + momentum v))."""
+    formulas: v = momentum v + g; p -= lr v (Nesterov: p -= lr (g + momentum v)).
+
+    >>> p = Tensor([1.0], requires_grad=True)
+    >>> (p * p).backward()
+    >>> SGD([p], lr=0.25).step()
+    >>> p.item()                   # 1 - 0.25 * 2
+    0.5
+    """
 
     _settings = ("lr", "momentum", "nesterov", "weight_decay")
-    _kept = ("momentum",)
+    _remembered = ("momentum",)
 
     def __init__(self, params: Iterable[Tensor], lr: float = 0.001,
                  momentum: float = 0.0, nesterov: bool = False,
@@ -4338,20 +4563,24 @@ class SGD(Optimizer):
         _check(momentum or not nesterov, "SGD: nesterov needs a momentum above 0")
 
     def _step(self, p, g, state):
-        lr, decay, momentum = self.lr, self.weight_decay, self.momentum
+        lr, decay, momentum = map(float, (self.lr, self.weight_decay, self.momentum))
         if momentum and not state:
             state.update(self._begin(p))
 
-        def kernel(p, *rest):
-            *v, g = rest  # v: the velocity, where there is a momentum
+        def kernel(p, *rest):  # rest: the velocity v where there is a momentum, then g
+            g = rest[-1]
             if decay:
                 g = [d + decay * x for x, d in zip(p, g)]
-            if momentum:
-                v = [[momentum * u + d for u, d in zip(*v, g)]]
-                g = [d + momentum * u for u, d in zip(*v, g)] if self.nesterov else v[0]
-            return [[x - lr * d for x, d in zip(p, g)], *v]
+            if not momentum:
+                return [[x - lr * d for x, d in zip(p, g)]]
+            v = [momentum * u + d for u, d in zip(rest[0], g)]
+            g = [d + momentum * u for u, d in zip(v, g)] if self.nesterov else v
+            return [x - lr * d for x, d in zip(p, g)], v
 
         _update(kernel, [p, state["momentum"]] if momentum else [p], [g])
+
+
+_divide = _safe(truediv, _quotient)
 
 
 class Adam(Optimizer):
@@ -4363,7 +4592,7 @@ class Adam(Optimizer):
     """
 
     _settings = ("lr", "beta1", "beta2", "eps", "weight_decay")
-    _kept = ("step", "m", "v")
+    _remembered = ("step", "m", "v")
     _decoupled = False
 
     def __init__(self, params: Iterable[Tensor], lr: float = 0.001,
@@ -4381,9 +4610,9 @@ class Adam(Optimizer):
         state["step"] += 1
         b1, b2, eps, decay = self.beta1, self.beta2, self.eps, self.weight_decay
         c1, c2 = 1 - b1, 1 - b2
-        rate = self.lr / (1 - b1 ** state["step"])  # the bias of m
+        rate = float(self.lr) / (1 - b1 ** state["step"])  # the bias of m
         root = sqrt(1 - b2 ** state["step"])  # the bias of v, under the root
-        shrink = 1 - self.lr * decay if self._decoupled else 1.0
+        shrink = 1 - float(self.lr) * decay if self._decoupled else 1.0
 
         def kernel(p, m, v, g):
             if decay and not self._decoupled:
@@ -4401,9 +4630,6 @@ class Adam(Optimizer):
         _update(kernel, [p, state["m"], state["v"]], [g])
 
 
-_divide = _safe(truediv, _quotient)
-
-
 class AdamW(Adam):
     """Adam with the weight decay taken out of the gradient: p shrinks by lr times
     `weight_decay` itself. Loshchilov and Hutter 2019 (arXiv 1711.05101)."""
@@ -4418,12 +4644,20 @@ class AdamW(Adam):
 
 def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float) -> float:
     """Scale all gradients together so that their norm, the root of the sum of all
-    squares, is at most `max_norm`. Return the norm found."""
+    squares, is at most `max_norm`. In place; return the norm found.
+
+    >>> p = Tensor([3.0, 4.0], requires_grad=True)
+    >>> (p * p).sum().backward()
+    >>> clip_grad_norm_([p], 5.0), f"{p.grad[0]:.3f}"    # the gradient was (6, 8)
+    (10.0, '3.000')
+    """
+    _check(_is_number(max_norm) and max_norm >= 0,
+           f"clip_grad_norm_: max_norm must be at least 0, not {max_norm!r}")
     tensors = [params] if isinstance(params, Tensor) else list(params)
     grads = [p.grad._data for p in tensors if p.grad is not None]
     norm = sqrt(sum([_exact_sum([x * x for x in _run(g)]) for g in grads]))
-    scale = max_norm / (norm + 1e-6)
-    if not scale >= 1:
+    scale = max_norm / (norm + 1e-6)  # as in PyTorch; a norm of 0 divides nothing
+    if not scale >= 1:  # written so that a nan is passed on, not hidden
         for g in grads:
             g *= scale
     return norm
@@ -4434,7 +4668,8 @@ def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float) -> float
 # ======================================================================================
 #
 # The graph again, by the same walk as `backward`, for the eyes; and the derivative
-# again, by its definition, for the doubts.
+# again, by its definition, for the doubts. Always: nothing here changes a value, a
+# gradient or a graph it is shown.
 
 
 def _nodes(t, names):
@@ -4479,7 +4714,18 @@ def print_graph(t: Tensor, names: Any = None, file: IO[str] | None = None) -> No
 
 
 def to_dot(t: Tensor, names: Any = None) -> str:
-    """Return the graph behind `t` as Graphviz text, for `dot -Tsvg`."""
+    """Return the graph behind `t` as Graphviz text, for `dot -Tsvg`. `names` as for
+    `print_graph`.
+
+    >>> x = Tensor(1.0, requires_grad=True)
+    >>> print(to_dot(-x, {"x": x}))
+    digraph {
+      rankdir=LR;
+      n0 [label="x\\nleaf\\n()", shape=box];
+      n1 [label="neg\\n()", shape=ellipse];
+      n0 -> n1;
+    }
+    """
     lines = ["digraph {", "  rankdir=LR;"]
     for i, (u, inputs, name) in enumerate(_nodes(t, names)):
         kind = u._ctx.op if u._ctx else "leaf" if u._needs else "constant"
@@ -4492,13 +4738,15 @@ def to_dot(t: Tensor, names: Any = None) -> str:
 
 
 def _slopes(f, x, eps):
-    """Yield the central difference of sum(f()) in each element of x."""
+    """Yield the central difference of sum(f()) in each element of x, which is moved
+    there and back in place; f closes over it."""
     flat = x._data.buffer
     for i, old in enumerate(flat):
         ends = []
         for moved in (old + eps, old - eps):
             flat[i] = moved
-            ends.append(float(f().sum()))
+            y = f()
+            ends.append(float(y if _is_number(y) else y.sum()))
         flat[i] = old
         yield (ends[0] - ends[1]) / (2 * eps)
 
@@ -4506,6 +4754,9 @@ def _slopes(f, x, eps):
 def numerical_gradient(f: Callable[[Any], Any], x: Any, eps: float = 1e-6) -> NDArray:
     """Return the gradient of f at x, in float64, by central differences: for each
     element (f(x + eps) - f(x - eps)) / (2 eps). A result that is no scalar is summed.
+
+    >>> numerical_gradient(lambda x: x * x, [1.0, 3.0], eps=0.5).tolist()
+    [2.0, 6.0]
     """
     point = Tensor(x, dtype="float64")
     slopes = array("d", _slopes(partial(f, point), point, eps))
@@ -4572,7 +4823,8 @@ def gradcheck(
 #
 # The safetensors format: 8 bytes that hold the length of a header, the header (JSON:
 # for each name dtype, shape and where its bytes are), then the bytes of all arrays
-# without a gap. Nothing in it is ever executed. Specification:
+# without a gap. Always: nothing in a file is executed or believed before it is checked,
+# and at every moment a path holds a whole file, the old or the new one. Specification:
 # github.com/huggingface/safetensors.
 
 _TO_FILE = {"float32": "F32", "float64": "F64", "int64": "I64", "bool": "BOOL"}
@@ -4588,16 +4840,29 @@ def save(state: Mapping[str, NDArray | Tensor], path: str | os.PathLike[str]) ->
     """Write arrays or tensors by name in the safetensors format.
 
     The file is written beside the old one, flushed to the disk, and put in its place
-    in one step: an interruption at any moment leaves the old file whole."""
-    import json
+    in one step: an interruption at any moment leaves the old file whole. Raises
+    TypeError for a name that is no string, and for what is no array.
 
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.safetensors")
+    ...     save({"W": ones((1, 2))}, path)
+    ...     load(path)
+    {'W': NDArray([[1., 1.]])}
+    """
+    import json  # here, since most who import this file never save one
+
+    if not hasattr(state, "items"):
+        raise TypeError(f"save: a {type(state).__name__} is no dict; see state_dict()")
     for name, a in state.items():
         named = isinstance(name, str) and name != "__metadata__"
         if not named or not isinstance(a, _Common):
-            what = f"{name!r}: {type(a).__name__}"
-            raise TypeError(f"save: {what} is no name with an array")
+            raise TypeError(
+                f"save: the entry {name!r:.60} is a {type(a).__name__}; a state maps "
+                "names (strings, not '__metadata__') to arrays or tensors"
+            )
     arrays = [(name, a._data) for name, a in state.items()]
-    arrays.sort(key=lambda pair: -pair[1].itemsize)  # keeps all aligned
+    arrays.sort(key=lambda pair: -pair[1].itemsize)  # wide first: each starts aligned
     header, end = {}, 0
     for name, a in arrays:
         kind, start, end = _TO_FILE[a.dtype], end, end + a.nbytes
@@ -4625,33 +4890,15 @@ def save(state: Mapping[str, NDArray | Tensor], path: str | os.PathLike[str]) ->
         raise
 
 
-def load(path: str | os.PathLike[str]) -> dict[str, NDArray]:
-    """Read a safetensors file into NDArrays by name. F16 and BF16 become float32, small
-    integers int64. Raises ValueError that says what is wrong with a damaged or hostile
-    file, before any memory is taken for it."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(file.read(8), "little")
-        limit = min(size - 8, _HEADER_LIMIT)
-        what = "a header of {} bytes in a file of {} (limit {})"
-        _require(length <= limit, what, length, size, _HEADER_LIMIT)
-        entries = _checked(_parse(file.read(length)), size - 8 - length)
-        result = {}
-        for name, (kind, shape, start, end) in entries.items():
-            file.seek(8 + length + start)
-            raw = file.read(end - start)
-            _require(len(raw) == end - start, "the file was cut off while it was read")
-            result[name] = _decode(raw, kind, shape)
-    return result
-
-
 def _require(sound, problem, *values):
+    """Raise unless a file is sound; only then format the values (may be huge)."""
     if not sound:
         raise ValueError("load: " + problem.format(*values))
 
 
 def _parse(text):
-    import json  # here, since most who import this file never load one
+    """Return the header as a dict of unique names."""
+    import json
 
     def no_twins(pairs):
         entries = {}
@@ -4703,6 +4950,7 @@ def _checked(header, size):
 
 
 def _decode(raw, kind, shape):
+    """Return the array in the bytes `raw` of dtype `kind`, the file's name for it."""
     letter = _FROM_FILE[kind]
     dtype = _LOADED.get(letter, "int64")
     if kind == "BF16":  # the upper half of a float32
@@ -4713,6 +4961,26 @@ def _decode(raw, kind, shape):
     if letter != _CODES[dtype]:
         flat = _cast("load", flat, dtype)
     return _fresh(flat, dtype, shape)
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, NDArray]:
+    """Read a safetensors file into NDArrays by name. F16 and BF16 become float32, small
+    integers int64. Raises ValueError that says what is wrong with a damaged or hostile
+    file, before any memory is taken for its arrays."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        limit = min(size - 8, _HEADER_LIMIT)
+        what = "a header of {} bytes in a file of {} (limit {})"
+        _require(length <= limit, what, length, size, _HEADER_LIMIT)
+        entries = _checked(_parse(file.read(length)), size - 8 - length)
+        result = {}
+        for name, (kind, shape, start, end) in entries.items():
+            file.seek(8 + length + start)
+            raw = file.read(end - start)
+            _require(len(raw) == end - start, "the file was cut off while it was read")
+            result[name] = _decode(raw, kind, shape)
+    return result
 
 
 # --- Any copy of this file can check itself -------------------------------------------

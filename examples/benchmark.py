@@ -95,9 +95,14 @@ def calls_within(f, seconds):
         calls *= 2
 
 
-def race(contestants):
-    """Return for each name in `contestants` its times, one a round, turn by turn."""
-    calls = {name: calls_within(f, Effort.sample) for name, f in contestants.items()}
+def race(contestants, turn=1):
+    """Return for each name in `contestants` its times, one a round, turn by turn.
+
+    `turn`: how long a turn is, in samples; a training step needs a longer one than a
+    kernel to get the processor's caches back from the others.
+    """
+    sample = turn * Effort.sample
+    calls = {name: calls_within(f, sample) for name, f in contestants.items()}
     times = {name: [] for name in contestants}
     end = time.perf_counter() + Effort.budget
     for done in range(Effort.rounds):
@@ -221,7 +226,7 @@ def contest(report, contestants, at_most=None, times_faster=None):
     for theirs over ours.
     """
     at_most, times_faster = at_most or {}, times_faster or {}
-    times = race(contestants)
+    times = race(contestants, turn=5)
     ours = next(iter(contestants))
     for name in contestants:
         text, seconds = "", median(times[name])
