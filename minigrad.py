@@ -2487,11 +2487,10 @@ class Function:
                 )
             cls._rules[names.index(name[1:])] = (rule, [reads[part] for part in asked])
         if taken or not cls._rules:
-            example = names[0] if names else "x"
             raise TypeError(
                 f"{cls.__name__}: forward({', '.join(names)}) needs a rule for each "
-                f"input, such as `def d{example}(g): ...`, and no parameter called g, "
-                "y, i or ..._shape"
+                "input, such as `def dx(g): ...` for x, and no parameter called g, y, i "
+                "or ..._shape"
             )
 
     @classmethod
