@@ -2489,8 +2489,8 @@ class Function:
         if taken or not cls._rules:
             raise TypeError(
                 f"{cls.__name__}: forward({', '.join(names)}) needs a rule for each "
-                "input, such as `def dx(g): ...` for x, and no parameter called g, y, i "
-                "or ..._shape"
+                "input, such as `def dx(g): ...` for x, and no parameter called g, y, "
+                "i or ..._shape"
             )
 
     @classmethod
