@@ -10251,7 +10251,7 @@ def test_bad_input_is_named(call, kind, words):
 
 
 def test_a_forward_the_engine_cannot_read_is_refused():
-    for bad in (staticmethod(abs), lambda x, *, slope: x * slope):
+    for bad in (functools.partial(pow, 2), lambda x, *, slope: x * slope):
         with pytest.raises(TypeError, match="Bad: forward"):
             type("Bad", (Function,), {"forward": bad, "dx": lambda g: g})
 
