@@ -940,6 +940,7 @@ def _write_result(op, a, other):
 def _arithmetic(op: str) -> tuple[_Binary, _Binary, _Binary]:
     """Make the methods of x OP y, y OP x and x OP= y."""
     kernel, with_number = _KERNELS[op], _WITH_NUMBER.get(op)
+    plain, careful = kernel
 
     def forward(self, other):
         if other.__class__ is not NDArray:
@@ -952,7 +953,10 @@ def _arithmetic(op: str) -> tuple[_Binary, _Binary, _Binary]:
         elif self.shape == other.shape and self.dtype == other.dtype == "float32":
             p = _run(self) if self._flat is None else self._flat
             q = _run(other) if other._flat is None else other._flat
-            flat = _compute(kernel, (p, q), len(p), "float32")
+            if len(p) <= 32 and not careful:  # a call saved is a tenth of a small sum
+                flat = array("f", list(plain(p, q)))
+            else:
+                flat = _compute(kernel, (p, q), len(p), "float32")
             # The strides of a whole storage can be taken over; others are worked out.
             return _fresh(flat, "float32", self.shape, self._flat and self.strides)
         return _elementwise(op, None, self, other)
@@ -2405,7 +2409,12 @@ def _tensor(data):
 def _record(function, args, data):
     """Return a Tensor of `data`, with its history if an input requires a gradient."""
     recording, watching, _ = _mode.get()
-    t = _tensor(data)
+    t = _new(Tensor)  # `_tensor` written out: a call saved on every operation
+    t._data = data
+    t.grad = t._function = None
+    t._needs = False
+    t._args = ()
+    t._time = 0
     if watching:
         t._place = _caller()
         _check_finite(function.op, data, args, t._place)
@@ -2767,7 +2776,8 @@ def _start(t, grad, op):
             "no_grad()"
         )
     if grad is None:
-        return _fresh(_ONE[t.dtype] * t.size, t.dtype, t.shape)
+        data = t._data
+        return _fresh(_ONE[data.dtype] * prod(data.shape), data.dtype, data.shape)
     gradient = NDArray(grad, t.dtype)
     if gradient.shape != t.shape:
         raise ValueError(
