@@ -19,7 +19,8 @@ differentiation of any order, layers, losses, optimisers, and tools to look insi
 >>> loss.item() < 0.3
 True
 
-Contents, in reading order; each section uses only what stands above it:
+Contents, in reading order. A section uses only those above it; within 2 and 3 the
+helpers come first and their class last.
 
 1. Shapes and strides   pure functions on tuples
 2. NDArray              numbers in a strided storage: views, arithmetic, indexing,
@@ -32,7 +33,7 @@ Contents, in reading order; each section uses only what stands above it:
 8. Seeing and checking  print_graph, to_dot, gradcheck
 9. Files                save and load in the safetensors format
 
-At a first reading skip 2d, 2f, 2i and 3a, which serve convenience, and go 1, 2, 3, 4.
+At a first reading skip 2d, 2f to 2i, 2l and 3a; come back when you need them.
 
 Glossary. Throughout this file
     x, y       are an operation's input and output, a, b two operands,
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     _Axis = Union[int, tuple[int, ...], list[int], None]
     _ShapeLike = Union[int, Sequence[int]]
     _Binary = Callable[[Any, Any], Any]
+    _TensorBinary = Callable[[Any, Any], "Tensor"]
 
 __version__ = "0.1.0"
 __all__ = [
@@ -170,6 +172,7 @@ def _row_major(shape):
 def _shape(op, shape, least=0):
     """Return `shape`, given as one number or as a sequence of them, as a tuple."""
     try:
+        # An int64 array has an __index__ too; with axes it is a sequence.
         one = hasattr(shape, "__index__") and not getattr(shape, "ndim", 0)
         sizes = tuple([int(index(n)) for n in ((shape,) if one else shape)])
     except TypeError:
@@ -576,6 +579,8 @@ def _each(function, answer=None):
     return partial(map, function), careful
 
 
+# Name: (plain, careful). The careful pass runs only after the plain one has raised; None:
+# that raises for nothing that can be stored. See `_compute`.
 _KERNELS = {
     "add": _each(add),
     "sub": _each(sub),
@@ -601,6 +606,7 @@ _KERNELS = {
     "erf": _each(math.erf),
     "sigmoid": (
         lambda p: [1.0 / (1.0 + exp(-x)) for x in p],
+        # Where exp(-x) overflows, 1 / (1 + exp(-x)) is exp(x).
         partial(map, _safe(lambda x: 1.0 / (1.0 + exp(-x)), exp)),
     ),
     "logistic_loss": (  # see LogisticLoss in section 4
@@ -659,6 +665,7 @@ def _view(a, shape, strides, offset):
     v.offset = offset
     v._stamp = 0
     v._base = a if a._base is None else a._base
+    # As many elements as the buffer, row after row: then the offset can only be 0.
     whole = strides == _row_major(shape) and prod(shape) == len(buffer)
     v._flat = buffer if whole else None
     return v
@@ -896,7 +903,8 @@ def _mapped(kernel, a):
     """Apply a kernel of one run to one array."""
     run = _run(a) if a._flat is None else a._flat
     dtype = "float64" if a.dtype == "float64" else "float32"
-    return _fresh(_compute(kernel, (run,), len(run), dtype), dtype, a.shape)
+    flat = _compute(kernel, (run,), len(run), dtype)
+    return _fresh(flat, dtype, a.shape, a._flat and a.strides)
 
 
 def _unary(op: str, doc: str) -> Callable[[NDArray], NDArray]:
@@ -1188,6 +1196,8 @@ def _groups(flat, blocks, n, inner):
         return [flat[i : i + n] for i in range(0, len(flat), n)]
     if n <= _SHORT:  # few long rows: n of them at a time, one element from each
         rows = (flat[i : i + inner] for i in range(0, len(flat), inner))
+        if blocks == 1:
+            return zip(*rows)
         return itertools.chain.from_iterable(map(zip, *[rows] * n))
     block = n * inner
     starts = range(0, len(flat), block)
@@ -1696,7 +1706,7 @@ class NDArray(_Common):
     def __init__(self, data: Any, dtype: str | None = None) -> None:
         name = _dtype_name("NDArray", "float32" if dtype is None else dtype)
         values, shape = _read(data)
-        fresh = _fresh(_cast("NDArray", values, name), name, shape)  # knows every slot
+        fresh = _fresh(_cast("NDArray", values, name), name, shape)
         for slot in NDArray.__slots__:
             setattr(self, slot, getattr(fresh, slot))
 
@@ -2674,7 +2684,8 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
     """
     order = [t for t in graph(output) if t._needs]
     for t in order:
-        # Released, and its history needed: unless t itself is all that is wanted.
+        # Released, and its history needed: unless t itself is all that is wanted, as in
+        # grad(t, t), which is 1 whatever t was made of.
         if t._time == _RELEASED and not (wanted and {t} == set(wanted)):
             raise RuntimeError(
                 f"backward: the graph behind a tensor of shape {t.shape} was released "
@@ -2696,7 +2707,7 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
             if isinstance(x, Tensor) and x._needs and (needed is None or x in needed):
                 part = _chain(t, i, x, g, differentiable, watching)
                 sums[x] = sums[x] + part if x in sums else part
-        if t._function and not keep:
+        if t._function and not keep:  # cut the links: what only they hold is freed here
             t._function, t._args, t._time = None, (), _RELEASED
 
 
@@ -2705,7 +2716,7 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
 
 def _fixed(name, x, like):
     """Return an argument in a form that nobody can change before backward reads it."""
-    if name in ("maximum", "minimum", "clip"):
+    if name in ("maximum", "minimum", "clip"):  # operands, perhaps lists or NumPy's
         return x if x is None or isinstance(x, Tensor) else _operand(name, x, like)
     return tuple(x) if x.__class__ is list else x
 
@@ -2722,7 +2733,9 @@ def _method(name: str) -> Callable[..., Tensor]:
     return method
 
 
-def _tensor_operator(op: str, operate: Any) -> tuple[_Binary, _Binary]:
+def _tensor_operator(
+    op: str, operate: Any
+) -> tuple[_TensorBinary, _TensorBinary]:
     """Make the methods of x OP y and y OP x; `operate` is OP itself, on NDArrays."""
 
     def forward(self, other):
@@ -3289,7 +3302,7 @@ class Clip(Function):
         return g * (x < min) * (True if max is None else min <= max)
 
     def dmax(g, x, min, max):
-        beyond = x > max
+        beyond = x > max  # and where min > max, the result is max everywhere
         return g * (beyond if min is None else where(min > max, 1, beyond))
 
 

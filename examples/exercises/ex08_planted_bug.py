@@ -3,8 +3,8 @@
 Three operations, each with its rule. One rule is wrong – not everywhere, so a quick
 look at one value may miss it. ``gradcheck(f, inputs)`` compares every element with a
 difference quotient and names the input and the index that differ. Find the rule with
-it, understand the message, and mend the rule. (Inputs for gradcheck are float64
-Tensors that require a gradient; ``f`` takes them and returns a Tensor.)
+it, understand the message, and mend the rule. (``gradcheck`` takes the inputs of ``f``
+and makes them float64 itself; ``f`` returns a Tensor. Try negative values too.)
 
     python -m pytest examples/exercises -k ex08
 """
