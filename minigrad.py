@@ -579,8 +579,8 @@ def _each(function, answer=None):
     return partial(map, function), careful
 
 
-# Name: (plain, careful). The careful pass runs only after the plain one has raised; None:
-# that raises for nothing that can be stored. See `_compute`.
+# Name: (plain, careful). The careful pass runs only after the plain one has raised;
+# None: that raises for nothing that can be stored. See `_compute`.
 _KERNELS = {
     "add": _each(add),
     "sub": _each(sub),
