@@ -2726,8 +2726,9 @@ def _method(name: str) -> Callable[..., Tensor]:
 
     @wraps(getattr(NDArray, name))
     def method(self, *args, **options):
-        args = [_fixed(name, x, self._data) for x in args]
-        options = {key: _fixed(name, x, self._data) for key, x in options.items()}
+        if args or options:
+            args = [_fixed(name, x, self._data) for x in args]
+            options = {key: _fixed(name, x, self._data) for key, x in options.items()}
         return _FUNCTIONS[name.strip("_")].apply(self, *args, **options)
 
     return method

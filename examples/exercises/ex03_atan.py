@@ -3,8 +3,9 @@
 minigrad has no arc tangent. Add it: forward gets NDArrays and may compute as it likes
 (``math.atan`` for each number is fine here: ``x.flatten().tolist()`` gives the numbers,
 ``NDArray(numbers, x.dtype).reshape(x.shape)`` takes them back); the rule ``dx`` gets
-the upstream gradient ``g`` and whatever else it names, ``x`` or the output ``y``. d atan(x)/dx = 1/(1 + x²).
-Write the rule in names that NDArray and Tensor share, and second derivatives work too.
+the upstream gradient ``g`` and whatever else it names, ``x`` or the output ``y``.
+d atan(x)/dx = 1/(1 + x²). Write the rule in names that NDArray and Tensor share, and
+second derivatives work too.
 
     python -m pytest examples/exercises -k ex03
 """
