@@ -3124,6 +3124,7 @@ def _for_numbers(fast):
 
 
 class Where(Function):
+    """a where the condition holds, else b."""
     def forward(condition, a, b): return _choose("where", condition, a, b)
     def da(g, condition): return where(condition, g, 0)
     def db(g, condition): return where(condition, 0, g)
@@ -3163,30 +3164,35 @@ def _in_one_pass(kernel):
 
 
 class Add(Function):
+    """a + b."""
     def forward(a, b): return a + b
     def da(g): return g
     def db(g): return g
 
 
 class Sub(Function):
+    """a - b."""
     def forward(a, b): return a - b
     def da(g): return g
     def db(g): return -g
 
 
 class Mul(Function):
+    """a * b."""
     def forward(a, b): return a * b
     def da(g, b): return g * b
     def db(g, a): return g * a
 
 
 class Div(Function):
+    """a / b."""
     def forward(a, b): return a / b
     def da(g, b): return g / b
     def db(g, y, b): return -g * y / b
 
 
 class Neg(Function):
+    """-x."""
     def forward(x): return -x
     def dx(g): return -g
 
@@ -3215,6 +3221,7 @@ class Pow(Function):
 
 
 class Abs(Function):
+    """|x|."""
     def forward(x): return abs(x)
     def dx(g, x): return g * ((x > 0) - (x < 0))  # the sign; 0 at 0
 
@@ -3223,37 +3230,44 @@ class Abs(Function):
 
 
 class Exp(Function):
+    """e ** x."""
     def forward(x): return x.exp()
     def dx(g, y): return g * y
 
 
 class Log(Function):
+    """The natural logarithm."""
     def forward(x): return x.log()
     def dx(g, x): return g / x
 
 
 class Sqrt(Function):
+    """The square root."""
     def forward(x): return x.sqrt()
     def dx(g, y): return g / (y * 2)
 
 
 class Sin(Function):
+    """The sine of x in radians."""
     def forward(x): return x.sin()
     def dx(g, x): return g * x.cos()
 
 
 class Cos(Function):
+    """The cosine of x in radians."""
     def forward(x): return x.cos()
     def dx(g, x): return -g * x.sin()
 
 
 class TanH(Function):
+    """The hyperbolic tangent."""
     def forward(x): return x.tanh()
     @_in_one_pass(lambda g, y: [a * (1.0 - b * b) for a, b in zip(g, y)])
     def dx(g, y): return g * (1 - y * y)
 
 
 class Logistic(Function):
+    """1 / (1 + exp(-x)), the sigmoid."""
     op = "sigmoid"
     def forward(x): return x.sigmoid()
     @_in_one_pass(lambda g, y: [a * b * (1.0 - b) for a, b in zip(g, y)])
@@ -3261,17 +3275,20 @@ class Logistic(Function):
 
 
 class Erf(Function):
+    """The error function; its slope is the bell curve."""
     def forward(x): return x.erf()
     def dx(g, x): return g * ((-x * x).exp() * (2 / math.sqrt(math.pi)))
 
 
 class Relu(Function):
+    """x where it is positive, else 0; the slope at 0 is 0."""
     def forward(x): return x.relu()
     @_in_one_pass(lambda g, y: [a if b else 0.0 for a, b in zip(g, y)])
     def dx(g, y): return where(y <= 0, 0, g)
 
 
 class LeakyRelu(Function):
+    """x where it is positive, else slope * x."""
     op = "leaky_relu"
     def forward(x, slope=0.01): return x.leaky_relu(slope)
     def dx(g, x, slope): return where(x > 0, g, g * slope)
@@ -3308,11 +3325,13 @@ class Clip(Function):
 
 
 class AsType(Function):
+    """The same numbers in another dtype."""
     def forward(x, dtype): return x.astype(dtype)
     def dx(g): return g
 
 
 class Copy(Function):
+    """The same numbers in a storage of their own."""
     def forward(x): return x.copy()
     def dx(g): return g
 
@@ -3335,11 +3354,13 @@ class Expand(Function):
 
 
 class Sum(Function):
+    """The sum over `axis`: every element counts once."""
     def forward(x, axis=None, keepdims=False): return x.sum(axis, keepdims)
     def dx(g, x_shape, axis): return _either(Expand, g, x_shape, axis)
 
 
 class Mean(Function):
+    """The mean over `axis`: every element counts 1 / n."""
     def forward(x, axis=None, keepdims=False): return x.mean(axis, keepdims)
     def dx(g, x_shape, axis):
         n = prod(x_shape) // max(prod(g.shape), 1)
@@ -3347,6 +3368,7 @@ class Mean(Function):
 
 
 class Var(Function):
+    """The variance over `axis`."""
     def forward(x, axis=None, ddof=0, keepdims=False):
         return x.var(axis, ddof, keepdims)
 
@@ -3383,17 +3405,20 @@ class Min(Max):
 
 
 class SoftMax(Function):
+    """exp(x) / sum(exp(x)) along `axis`."""
     def forward(x, axis=-1): return x.softmax(axis)
     def dx(g, y, axis): return y * (g - (g * y).sum(axis, keepdims=True))
 
 
 class LogSoftMax(Function):
+    """log(softmax(x)) along `axis`."""
     op = "log_softmax"
     def forward(x, axis=-1): return x.log_softmax(axis)
     def dx(g, y, axis): return g - y.exp() * g.sum(axis, keepdims=True)
 
 
 class LogSumExp(Function):
+    """log(sum(exp(x))) over `axis`; its slope is softmax."""
     def forward(x, axis=-1, keepdims=False): return x.logsumexp(axis, keepdims)
     def dx(g, x, axis): return g.reshape(_kept(x.shape, axis)) * x.softmax(axis)
 
@@ -3476,16 +3501,19 @@ class CrossEntropy(Function):
 
 
 class Reshape(Function):
+    """The same elements in another shape."""
     def forward(x, shape): return x.reshape(shape)
     def dx(g, x_shape): return g.reshape(x_shape)
 
 
 class Transpose(Function):
+    """The axes in another order; back again, the inverse order."""
     def forward(x, order): return x.transpose(order)
     def dx(g, order): return g.transpose(tuple(map(order.index, range(g.ndim))))
 
 
 class BroadcastTo(Function):
+    """x repeated; the engine sums the gradient over the copies."""
     op = "broadcast_to"
     def forward(x, shape): return x.broadcast_to(shape)
     def dx(g): return g
@@ -3510,11 +3538,13 @@ class Spread(Function):
 
 
 class Index(Function):
+    """x[key]."""
     def forward(x, key): return x[key]
     def dx(g, x_shape, key): return _either(Spread, g, x_shape, key, None)
 
 
 class SlidingWindow(Function):
+    """Every window of x along some axes."""
     op = "sliding_window"
     def forward(x, size, stride=1, axes=None):
         return x.sliding_window(size, stride, axes)
