@@ -4860,7 +4860,8 @@ def gradcheck(
         # With order=2, what the rules say of Tensors must be what they say of numbers.
         readings = [_gradients(f, recorded, *xs) for recorded in (False, True)[:order]]
         for i, x in enumerate(xs):
-            slopes = list(_slopes(partial(_weighted, f, xs), x, eps)) if x._needs else []
+            weighted = partial(_weighted, f, xs)
+            slopes = list(_slopes(weighted, x, eps)) if x._needs else []
             places = list(itertools.product(*map(range, x.shape)))
             for rules in readings:
                 values = _run(rules[i]._data)
