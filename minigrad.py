@@ -745,6 +745,13 @@ def _is_number(x):
     return hasattr(x, "__float__") and not other
 
 
+def _need_numbers(op, *numbers):
+    """Refuse what is no number."""
+    for x in numbers:
+        if not _is_number(x):
+            raise TypeError(f"{op}: {x!r:.60} is no number")
+
+
 _FORMATS = {  # an element's type in NumPy's array interface: in `struct` and `array`
     "b1": "?", "i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I",
     "i8": "q", "u8": "Q", "f2": "e", "f4": "f", "f8": "d",
@@ -1590,7 +1597,7 @@ class _Common:
         >>> zeros((2, 3)).unsqueeze(-1).shape
         (2, 3, 1)
         """
-        many = axis if isinstance(axis, tuple) else (axis,)
+        many = axis if isinstance(axis, (tuple, list)) else (axis,)
         ndim = self.ndim + len(many)
         axes = _axes("unsqueeze", many, ndim)
         old = iter(self.shape)
@@ -1939,6 +1946,7 @@ class NDArray(_Common):
 
     def leaky_relu(self, slope: float = 0.01) -> NDArray:
         """Return x where it is positive, else slope * x."""
+        _need_numbers("leaky_relu", slope)
         return _choose("where", self > 0, self, self * slope)
 
     def maximum(self, other: Any) -> NDArray:
@@ -2122,13 +2130,6 @@ def ones_like(a: NDArray | Tensor, dtype: str | None = None) -> NDArray:
     return ones(a.shape, dtype or a.dtype)
 
 
-def _need_numbers(op, *numbers):
-    """Refuse what is no number."""
-    for x in numbers:
-        if not _is_number(x):
-            raise TypeError(f"{op}: {x!r:.60} is no number")
-
-
 def arange(
     start: float, stop: float | None = None, step: float = 1, dtype: str = "float32"
 ) -> NDArray:
@@ -2186,6 +2187,8 @@ def manual_seed(seed: int) -> None:
     >>> (a == b).all().item()
     True
     """
+    if not hasattr(seed, "__index__"):
+        raise TypeError(f"manual_seed: a seed is an integer, not {seed!r:.60}")
     _generator.seed(index(seed))
 
 
@@ -4137,7 +4140,8 @@ class Dropout(Module):
     _shown = "p={p}"
 
     def __init__(self, p: float = 0.5) -> None:
-        _check(0 <= p <= 1, f"Dropout: p is a probability from 0 to 1, not {p!r}")
+        _check(_is_number(p) and 0 <= p <= 1,
+               f"Dropout: p is a probability from 0 to 1, not {p!r}")
         self.p = p
 
     def forward(self, x: Any) -> Any:
@@ -4928,7 +4932,7 @@ def save(state: Mapping[str, NDArray | Tensor], path: str | os.PathLike[str]) ->
         header[name] = {"dtype": kind, "shape": a.shape, "data_offsets": (start, end)}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    target = os.path.realpath(os.fspath(path))
+    target = os.path.realpath(os.fsdecode(path))
     unique = f".minigrad-{os.getpid()}-{next(_ticks)}.tmp"
     temporary = os.path.join(os.path.dirname(target), unique)
     file = open(temporary, "xb")  # noqa: SIM115 - its removal begins after its creation

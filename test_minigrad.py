@@ -6079,6 +6079,50 @@ def test_a_rule_that_returns_the_wrong_thing_is_named(wrong):
         grad(Crooked.apply(x), [x], create_graph=True)
 
 
+def test_a_rule_that_returns_more_axes_than_the_result_has_is_named():
+    class Inflated(Function):
+        def forward(x):
+            return x.sum()
+
+        def dx(g, x_shape):
+            return g.broadcast_to((2, *x_shape))
+
+    for shape in ((3,), (2,), ()):
+        x = tracked(mg.zeros(shape))
+        with pytest.raises(ValueError, match="Inflated"):
+            Inflated.apply(x).backward()
+        assert x.grad is None
+
+
+def test_a_rule_may_undo_part_of_the_broadcasting_itself():
+    class Product(Function):
+        def forward(a, b):
+            return a * b
+
+        def da(g, b):
+            return g * b
+
+        def db(g, a):
+            return (g * a).sum(0)
+
+    ab = [tracked64((4, 3, 2)), tracked64((2,), salt=1)]
+    assert tape_check(Product.apply, ab, order=2)
+
+
+def test_a_rule_that_returns_a_value_it_read_shares_no_memory_with_it():
+    class Linear(Function):
+        def forward(x, w):
+            return (x * w).sum()
+
+        def dx(g, w):
+            return w
+
+    x, w = tracked([1.0, 2.0]), Tensor([3.0, 4.0])
+    Linear.apply(x, w).backward()
+    x.grad += 1
+    assert w.tolist() == [3.0, 4.0] and x.grad.tolist() == [4.0, 5.0]
+
+
 def test_a_rule_for_no_input_is_an_error_naming_the_class():
     with pytest.raises((TypeError, RuntimeError, ValueError), match="Stray"):
 
@@ -10111,6 +10155,16 @@ def test_axes_may_be_a_list_in_both_directions(op):
     assert x.grad.tolist() == y.grad.tolist()
 
 
+def test_a_path_may_be_bytes(tmp_path):
+    path = tmp_path / "a.safetensors"
+    mg.save({"a": mg.ones(2)}, str(path).encode())
+    assert mg.load(path)["a"].tolist() == [1.0, 1.0]
+
+
+def test_axes_of_size_1_are_inserted_by_a_list():
+    assert mg.ones(3).unsqueeze([0, 2]).shape == (1, 3, 1)
+
+
 def test_transpose_by_a_list_runs_backward():
     x = needing([[1.0, 2.0]])
     (x.transpose([1, 0]) * Tensor([[3.0], [4.0]])).backward()
@@ -10260,6 +10314,9 @@ def test_a_bias_within_the_product_is_a_bias_added():
         (lambda: mg.ones(2)[[2**70]], IndexError, "index"),
         (lambda: mg.where("a", 1, 2), TypeError, "no array of numbers"),
         (lambda: mg.where(True, 1, "a"), TypeError, "where"),
+        (lambda: mg.manual_seed("a"), TypeError, "manual_seed.*'a'"),
+        (lambda: mg.leaky_relu(mg.ones(2), "a"), TypeError, "leaky_relu.*'a'"),
+        (lambda: mg.Dropout("a"), ValueError, "Dropout.*'a'"),
         (lambda: mg.graph(mg.ones(2)), TypeError, "graph"),
         (lambda: mg.print_graph(5), TypeError, "graph"),
         (lambda: mg.to_dot(5), TypeError, "graph"),
