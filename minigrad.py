@@ -3320,11 +3320,11 @@ class Clip(Function):
         return where(above * below, g, 0)
 
     def dmin(g, x, min, max):
-        return g * (x < min) * (True if max is None else min <= max)
+        return where((x < min) * (True if max is None else min < max), g, 0)
 
     def dmax(g, x, min, max):
         beyond = x > max  # and where min > max, the result is max everywhere
-        return g * (beyond if min is None else where(min > max, 1, beyond))
+        return where(beyond if min is None else where(min > max, 1, beyond), g, 0)
 
 
 class AsType(Function):

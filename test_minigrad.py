@@ -3911,7 +3911,9 @@ def equal(got, expected, tol=0.0):
         )
     if got != got or expected != expected:
         return got != got and expected != expected
-    return got == expected or abs(got - expected) <= tol * max(1.0, abs(expected))
+    if got == expected or math.isinf(expected):
+        return got == expected
+    return abs(got - expected) <= tol * max(1.0, abs(expected))
 
 
 def tape_check(f, inputs, **options):
@@ -5568,6 +5570,15 @@ CORNERS = {
         [[0.0, 0.0, 2.0], [2.0, 0.0, 0.5]],
         [[0, 0, 0.5 * 2**-0.5], [0, 0, math.log(2) * 2**0.5]],
     ),
+    "0 ** y for y < 0": (lambda y: 0.0**y, [[-1.0]], [[-INF]]),
+    "0 ** y of two tensors for y < 0": (
+        lambda x, y: x**y,
+        [[0.0], [-1.0]],
+        [[-INF]] * 2,
+    ),
+    "number below 1 ** y": (lambda y: 0.5**y, [[-1.0]], [[2 * math.log(0.5)]]),
+    "1 ** y": (lambda y: 1.0**y, [[-1.0, 2.0]], [[0, 0]]),
+    "negative number ** y is nan": (lambda y: (-2.0) ** y, [[3.0]], [[NAN]]),
     "negative ** y is nan": (lambda x, y: x**y, [[-2.0], [3.0]], [[12], [NAN]]),
     "number ** x": (lambda x: 5.0**x, [2.0], [25 * math.log(5)]),
     "sqrt at 0": (lambda x: x.sqrt(), [[0.0, 4.0]], [[INF, 0.25]]),
@@ -10163,6 +10174,17 @@ def test_a_path_may_be_bytes(tmp_path):
 
 def test_axes_of_size_1_are_inserted_by_a_list():
     assert mg.ones(3).unsqueeze([0, 2]).shape == (1, 3, 1)
+
+
+def test_clip_sends_no_gradient_to_equal_bounds_and_no_nan_past_them():
+    x, low = needing([0.0, 0.0, 9.0]), needing([1.0, 2.0, 1.0])
+    high = needing([1.0] * 3)
+    x.clip(low, high).backward(NDArray([5.0, 5.0, 5.0]))
+    assert low.grad.tolist() == [0.0, 0.0, 0.0]
+    assert high.grad.tolist() == [0.0, 5.0, 5.0]
+    x, low, high = needing([-1.0, 0.5]), needing([0.0, 0.0]), needing([1.0, 1.0])
+    x.clip(low, high).backward(NDArray([INF, INF]))
+    assert low.grad.tolist() == [INF, 0.0] and high.grad.tolist() == [0.0, 0.0]
 
 
 def test_transpose_by_a_list_runs_backward():
