@@ -334,6 +334,7 @@ _ZERO = {dtype: array(code, [0]) for dtype, code in _CODES.items()}
 _ONE = {dtype: array(code, [1]) for dtype, code in _CODES.items()}
 # What Python says to 1 / 0, log(0), exp(1000), and to storing what does not fit.
 _NONFINITE = (ValueError, OverflowError, ZeroDivisionError, StructError)
+_CONSTANT = (repeat, float, int)  # what a kernel takes that is no run
 _CHUNK = 4096  # elements computed between two stores: they stay in the cache
 _ticks = itertools.count(1)  # the clock of writes (here) and of operations (section 3)
 
@@ -382,7 +383,7 @@ def _infinite(plain, dtype):
 
 
 def _compute(kernel, runs, n, dtype, out=None):
-    """Run a kernel once over flat runs (arrays or `repeat`s) and store n results.
+    """Run a kernel once over flat runs (and constants) and store n results.
 
     A kernel is a pair: the plain pass at full speed, and a careful one that answers as
     IEEE 754 does where Python would raise. The second is tried only after the first
@@ -402,7 +403,7 @@ def _compute(kernel, runs, n, dtype, out=None):
         count, parts = min(_CHUNK, n - start), runs
         if count < n:
             stop = start + count
-            parts = [p if p.__class__ is repeat else p[start:stop] for p in runs]
+            parts = [p if p.__class__ in _CONSTANT else p[start:stop] for p in runs]
         try:
             _store(out, start, count, plain(*parts))
         except _NONFINITE:
@@ -485,8 +486,8 @@ def _stretch(flat, times):
 
 
 def _gather(buffer, start, axes):
-    """Copy the elements along `axes` into a new flat array, in logical order."""
-    axes = _simplify(axes)
+    """Copy the elements along `axes`, joined, into a new flat array, in logical
+    order."""
     if len(axes) == 1 and axes[0].__class__ is tuple and axes[0][1] > 0:
         ((n, step),) = axes
         return buffer[start : start + n * step : step]
@@ -500,6 +501,7 @@ def _gather(buffer, start, axes):
     size = prod([len(_distances(axis)) for axis in axes])
     if size == 0:
         return buffer[:0]
+    axes = list(axes)
     head = tail = 1  # how often repeated axes (stride 0) repeat the whole, each element
     while axes and axes[0][1:] == (0,):
         head *= axes.pop(0)[0]
@@ -634,8 +636,8 @@ _KERNELS = {
     "where": (lambda c, p, q: [x if t else y for t, x, y in zip(c, p, q)], None),
 }
 _WITH_NUMBER = {  # a comprehension takes 0.8 to 0.9 of the time of a map with `repeat`
-    "add": lambda c: (lambda p: [x + c for x in p], None),
-    "mul": lambda c: (lambda p: [x * c for x in p], None),
+    "add": (lambda p, c: [x + c for x in p], None),
+    "mul": (lambda p, c: [x * c for x in p], None),
 }
 
 
@@ -671,20 +673,26 @@ def _view(a, shape, strides, offset):
     return v
 
 
+@_cached
+def _walk(shape, strides):
+    """Return the axes of a walk through all elements."""
+    return tuple(_join(zip(shape, strides)))
+
+
 def _run(a):
     """Return the elements of `a` in logical order as one flat array: the storage
     itself where possible, so nobody may write into it."""
     if a._flat is not None:
         return a._flat
-    return _gather(a.buffer, a.offset, zip(a.shape, a.strides))
+    return _gather(a.buffer, a.offset, _walk(a.shape, a.strides))
 
 
+@_cached
 def _widened(shape, strides, wide):
-    """Return the axes of a walk broadcast to the shape `wide`: a stride of 0
-    repeats."""
+    """Return the strides of an array broadcast to the shape `wide`: 0 repeats."""
     lead = len(wide) - len(shape)
     pairs = zip(wide, (1,) * lead + shape, (0,) * lead + strides)
-    return [(n, step if n == m else 0) for n, m, step in pairs]
+    return tuple([step if n == m else 0 for n, m, step in pairs])
 
 
 def _spread(a, shape):
@@ -693,7 +701,8 @@ def _spread(a, shape):
         return _run(a)
     if a.shape == shape[len(shape) - len(a.shape) :]:
         return _run(a) * prod(shape[: len(shape) - len(a.shape)])
-    return _gather(a.buffer, a.offset, _widened(a.shape, a.strides, shape))
+    strides = _widened(a.shape, a.strides, shape)
+    return _gather(a.buffer, a.offset, _walk(shape, strides))
 
 
 def _repeats(axes):
@@ -787,7 +796,7 @@ def _interface_bytes(face, shape):
         memory = bytes(memoryview(face["data"]).cast("B")[start : start + extent])
     if len(memory) < extent:
         raise ValueError(f"NDArray: shape {shape} reaches outside the memory it is in")
-    axes = [*zip(shape, steps), (width, 1)]
+    axes = _join([*zip(shape, steps), (width, 1)])
     return _gather(array("B", memory), -first, axes).tobytes()
 
 
@@ -906,11 +915,11 @@ def _elementwise(op, dtype, *operands):
     return _fresh(_compute(_KERNELS[op], runs, prod(shape), dtype), dtype, shape)
 
 
-def _mapped(kernel, a):
-    """Apply a kernel of one run to one array."""
+def _mapped(kernel, a, *numbers):
+    """Apply a kernel of one run, and numbers, to one array."""
     run = _run(a) if a._flat is None else a._flat
     dtype = "float64" if a.dtype == "float64" else "float32"
-    flat = _compute(kernel, (run,), len(run), dtype)
+    flat = _compute(kernel, (run, *numbers), len(run), dtype)
     return _fresh(flat, dtype, a.shape, a._flat and a.strides)
 
 
@@ -963,7 +972,7 @@ def _arithmetic(op: str) -> tuple[_Binary, _Binary, _Binary]:
             if other is NotImplemented:
                 return other
             if with_number and other.__class__ is not NDArray:
-                return _mapped(with_number(other), self)
+                return _mapped(with_number, self, other)
         # The common case, by the shortest way: equal shapes in float32.
         elif self.shape == other.shape and self.dtype == other.dtype == "float32":
             p = _run(self) if self._flat is None else self._flat
@@ -1202,10 +1211,10 @@ def _groups(flat, blocks, n, inner):
     if inner == 1:
         return [flat[i : i + n] for i in range(0, len(flat), n)]
     if n <= _SHORT:  # few long rows: n of them at a time, one element from each
-        rows = (flat[i : i + inner] for i in range(0, len(flat), inner))
+        rows = [flat[i : i + inner] for i in range(0, len(flat), inner)]
         if blocks == 1:
             return zip(*rows)
-        return itertools.chain.from_iterable(map(zip, *[rows] * n))
+        return itertools.chain.from_iterable(map(zip, *[iter(rows)] * n))
     block = n * inner
     starts = range(0, len(flat), block)
     return (flat[i : b + block : inner] for b in starts for i in range(b, b + inner))
@@ -1324,12 +1333,12 @@ def _by_rows(op, axis, function, *arrays):
 
 # --- 2h. Matrix product ---------------------------------------------------------------
 #
-# C[i, j] is the dot product of row i of A and column j of B. Rows and columns are cut
-# once, by strided slices, so a transposed operand costs nothing extra. Two ways:
+# C[i, j] is the dot product of row i of A and column j of B. Both are cut once, by
+# strided slices, so a transposed operand costs nothing extra. Two ways:
 #
-# * Written out, a * i + b * j + ..., in one comprehension over all of C: a short dot
+# * Written out, a * p + b * q + ..., in one comprehension over all of C: a short dot
 #   product is mostly the call. 0.2 (inner size 1) to 0.5 (8) of the time of dot
-#   products. Sums of more than 8 products are made eight at a time.
+#   products. Longer sums are made 16 products at a time, in 0.85 of the time.
 # * Dot products: `math.sumprod` (3.12 on), or the sum of a `map` of products.
 #
 # Written out, a bias costs no pass of its own: x @ W + b is [x, 1] @ [W; b].
@@ -1360,31 +1369,38 @@ _WRITTEN_OUT = {
     ],
 }  # fmt: skip
 
-
-def _eight_more(A, B, sums):
-    """Add eight products to each sum; `zip` asks B first, so no sum is lost at its
-    end."""
-    return [
-        total + a * p + b * q + c * r + d * s + e * t + f * u + g * v + h * w
+_MORE = {  # added to sums made so far; `zip` asks B first, so none is lost at its end
+    8: lambda A, B, sums: [
+        y + a * p + b * q + c * r + d * s + e * t + f * u + g * v + h * w
         for a, b, c, d, e, f, g, h in A
-        for (p, q, r, s, t, u, v, w), total in zip(B, sums)
-    ]
-
+        for (p, q, r, s, t, u, v, w), y in zip(B, sums)
+    ],
+    16: lambda A, B, sums: [
+        y + a * p + b * q + c * r + d * s + e * t + f * u + g * v + h * w
+        + a2 * p2 + b2 * q2 + c2 * r2 + d2 * s2 + e2 * t2 + f2 * u2 + g2 * v2 + h2 * w2
+        for a, b, c, d, e, f, g, h, a2, b2, c2, d2, e2, f2, g2, h2 in A
+        for (p, q, r, s, t, u, v, w, p2, q2, r2, s2, t2, u2, v2, w2), y in zip(B, sums)
+    ],
+}  # fmt: skip
 
 _sumprod = getattr(math, "sumprod", None)
-# Without `sumprod`, written-out sums win up to 32 products; PyPy compiles either.
-_WRITTEN = 8 if _sumprod or _PYPY else 32
+# Without `sumprod`, written-out sums win at any length; PyPy compiles either.
+_WRITTEN = 8 if _sumprod or _PYPY else sys.maxsize
 
 
-def _lines(buffer, start, n, step, k, inner, often=True):
+def _lines(buffer, start, n, step, k, inner, often):
     """Return n lines of k numbers, `step` apart, `inner` from number to number: lists
     if they are used often, else slices, since one use does not repay the copy. (PyPy
     compiles a product for one kind of operand, and is slow for ever at the second.)"""
     starts = range(start, start + n * step, step) if step else [start] * n
     if inner == 0:
         return [[buffer[first]] * k for first in starts]
-    ends = [first + k * inner for first in starts]
-    lines = [buffer[f : e if e >= 0 else None : inner] for f, e in zip(starts, ends)]
+    if inner > 0:
+        lines = [buffer[first : first + k * inner : inner] for first in starts]
+    else:  # walking backwards to the very front, where a slice's end is None
+        ends = [first + k * inner for first in starts]
+        slices = [slice(f, e if e >= 0 else None, inner) for f, e in zip(starts, ends)]
+        lines = [buffer[line] for line in slices]
     return [line.tolist() for line in lines] if often or _PYPY else lines
 
 
@@ -1395,69 +1411,79 @@ def _matmul_2d(a, b, m, k, n, bias):
     (a, i, down, right), (b, j, below, beside) = a, b
     if not k:
         return (bias or [0.0] * n) * m
-    if k <= _WRITTEN and m * n > 2 * k:  # else cutting 2 k lines is most of the work
-        left, top = _lines(a, i, k, right, m, down), _lines(b, j, k, below, n, beside)
-        if bias:
-            left.append([1.0] * m)
-            top.append(bias)
-        if n == 1:  # the inner loop of the comprehensions should be the long one
-            left, top = top, left
-        cut = (len(top) - 1) % 8 + 1  # what eights leave over (1 to 8) comes first
-        sums = _WRITTEN_OUT[cut](zip(*left[:cut]), list(zip(*top[:cut])))
-        for at in range(cut, len(top), 8):
-            B = list(zip(*top[at : at + 8]))
-            sums = _eight_more(zip(*left[at : at + 8]), B, iter(sums))
-        return sums
-    rows = _lines(a, i, m, down, k, right, n > 1)
-    columns = _lines(b, j, n, beside, k, below, m > 1)
-    if _sumprod:
-        sums = [_sumprod(row, column) for row in rows for column in columns]
-    else:
-        sums = [sum(map(mul, row, column)) for row in rows for column in columns]
-    return list(map(add, sums, bias * m)) if bias else sums
+    if k > _WRITTEN or m * n <= k:  # few sums: cutting 2 k lines would be most of it
+        rows = _lines(a, i, m, down, k, right, n > 1)
+        columns = _lines(b, j, n, beside, k, below, m > 1)
+        if _sumprod:
+            sums = [_sumprod(row, column) for row in rows for column in columns]
+        else:
+            sums = [sum(map(mul, row, column)) for row in rows for column in columns]
+        return list(map(add, sums, bias * m)) if bias else sums
+    left = _lines(a, i, k, right, m, down, False)
+    top = _lines(b, j, k, below, n, beside, False)
+    at = k if k + bool(bias) <= 8 else k % 8  # what eights leave over comes first
+    if at and bias:
+        left.insert(0, [1.0] * m)
+        top.insert(0, bias)
+        at += 1
+    sums = bias * m if bias else repeat(0.0)
+    if n == 1:  # the inner loop of the comprehensions should be the long one
+        left, top = top, left
+    if at:
+        sums = _WRITTEN_OUT[at](zip(*left[:at]), list(zip(*top[:at])))
+    while at < len(top):
+        width = 8 if (len(top) - at) % 16 else 16
+        A, B = left[at : at + width], top[at : at + width]
+        sums = _MORE[width](zip(*A), list(zip(*B)), iter(sums))
+        at += width
+    return sums
+
+
+@_cached
+def _product(a, b):
+    """Return of the product of shapes a and b: the shape of the stack of matrices, the
+    sizes m, k and n of each, and the shape of the result, by NumPy's rules."""
+    if not a or not b:
+        raise ValueError(
+            f"matmul: shapes {a} and {b}: each operand needs at least 1 axis; use * to "
+            "scale"
+        )
+    rows, columns = a[-2:-1], b[-1:] if len(b) > 1 else ()
+    (m, k), (inner, n) = (1, *a)[-2:], (b if columns else (*b, 1))[-2:]
+    if k != inner:
+        raise ValueError(
+            f"matmul: shapes {a} and {b} do not fit: the inner sizes {k} and {inner} "
+            "must be equal"
+        )
+    try:
+        stack = _broadcast("matmul", a[:-2], b[:-2])
+    except ValueError:
+        raise ValueError(
+            f"matmul: the stacks of shapes {a} and {b} cannot be broadcast"
+        ) from None
+    return stack, m, k, n, stack + rows + columns
 
 
 def _matmul(a, b, bias=None):
     """Multiply matrices, or stacks of them, by NumPy's rules; add a bias of shape
     (n,)."""
-    shapes = [getattr(x, "shape", ()) for x in (a, b)]
-    if () in shapes:
-        raise ValueError(
-            f"matmul: shapes {shapes[0]} and {shapes[1]}: each operand needs at least "
-            "1 axis; use * to scale"
-        )
-    rows, columns = a.shape[-2:-1], b.shape[-1:] if len(b.shape) > 1 else ()
-    a = a.unsqueeze(0) if len(a.shape) == 1 else a
-    b = b.unsqueeze(-1) if len(b.shape) == 1 else b
-    (m, k), (inner, n) = a.shape[-2:], b.shape[-2:]
-    if k != inner:
-        raise ValueError(
-            f"matmul: shapes {shapes[0]} and {shapes[1]} do not fit: the inner sizes "
-            f"{k} and {inner} must be equal"
-        )
-    stack = a.shape[:-2]
-    if stack != b.shape[:-2]:
-        try:
-            stack = _broadcast("matmul", stack, b.shape[:-2])
-        except ValueError:
-            raise ValueError(
-                f"matmul: the stacks of shapes {shapes[0]} and {shapes[1]} cannot be "
-                "broadcast"
-            ) from None
-    shape = stack + rows + columns
-    if stack and len(b.shape) == 2 and a._flat is not None and k:  # as one tall matrix
-        a, m, stack = a.reshape(-1, k), prod(a.shape[:-1]), ()
-    dtype = _floating(a.dtype, b.dtype)
+    stack, m, k, n, shape = _product(getattr(a, "shape", ()), getattr(b, "shape", ()))
+    if stack and len(b.shape) == 2 and a._flat is not None:  # as one tall matrix
+        m, stack = prod(stack) * m, ()
+    # A 1-D operand is a row on the left, a column on the right.
+    down, right = a.strides[-2:] if len(a.shape) > 1 else (0, *a.strides)
+    below, beside = b.strides[-2:] if len(b.shape) > 1 else (*b.strides, 0)
     bias = None if bias is None else _run(bias).tolist()
+    dtype = _floating(a.dtype, b.dtype)
     out = _ZERO[dtype] * prod(shape)
-    starts = [
-        _positions(x.offset, _widened(x.shape[:-2], x.strides[:-2], stack))
-        if stack else (x.offset,)
-        for x in (a, b)
-    ]  # fmt: skip
-    for s, (i, j) in enumerate(zip(*starts)):
-        left, right = (a.buffer, i, *a.strides[-2:]), (b.buffer, j, *b.strides[-2:])
-        _store(out, s * m * n, m * n, _matmul_2d(left, right, m, k, n, bias))
+    starts = [(a.offset, b.offset)]
+    if stack:
+        steps = [_widened(x.shape[:-2], x.strides[:-2], stack) for x in (a, b)]
+        walks = [_positions(x.offset, zip(stack, s)) for x, s in zip((a, b), steps)]
+        starts = zip(*walks)
+    for s, (i, j) in enumerate(starts):
+        A, B = (a.buffer, i, down, right), (b.buffer, j, below, beside)
+        _store(out, s * m * n, m * n, _matmul_2d(A, B, m, k, n, bias))
     return _fresh(out, dtype, shape)
 
 
@@ -1814,8 +1840,8 @@ class NDArray(_Common):
                 f"broadcast_to: shape {self.shape} does not broadcast to {new}; only "
                 "axes of size 1 can be repeated"
             )
-        axes = _widened(self.shape, self.strides, new)
-        return _view(self, new, tuple([step for _, step in axes]), self.offset)
+        strides = _widened(self.shape, self.strides, new)
+        return _view(self, new, strides, self.offset)
 
     def sliding_window(
         self, size: _ShapeLike, stride: _ShapeLike = 1, axes: _Axis = None
@@ -1854,7 +1880,8 @@ class NDArray(_Common):
     def __getitem__(self, index: Any) -> NDArray:
         shape, axes, start = _locate(self, index)
         if list in map(type, axes):
-            return _fresh(_gather(self.buffer, start, axes), self.dtype, shape)
+            flat = _gather(self.buffer, start, _simplify(axes))
+            return _fresh(flat, self.dtype, shape)
         return _view(self, shape, tuple([step for _, step in axes]), start)
 
     # Copies
@@ -1967,8 +1994,7 @@ class NDArray(_Common):
         high = _operand("clip", inf if max is None else max, self)
         plain = isinstance(low, (int, float)) and isinstance(high, (int, float))
         if plain and self.dtype in _FLOATS and low <= high:  # one pass
-            kernel = _KERNELS["clip"][0]
-            return _mapped((lambda p: kernel(p, low, high), None), self)
+            return _mapped(_KERNELS["clip"], self, low, high)
         result = self if min is None else self.maximum(min)
         result = result if max is None else result.minimum(max)
         return self.copy() if result is self else result
@@ -2562,11 +2588,29 @@ class Function:
 # --- 3c. The walk back ----------------------------------------------------------------
 
 
-def graph(t: Tensor) -> list[Tensor]:
-    """Return every tensor that `t` was computed from, and `t`: inputs before outputs.
+_time_of = attrgetter("_time")
+_RELEASED = -1  # the time of a tensor whose history a backward has released
+
+
+def _behind(t, needing=False):
+    """Return t and every tensor it was computed from (`needing`: that requires a
+    gradient), inputs before outputs.
 
     An operation can only use tensors that already exist, so the order of creation is
     such an order, and sorting by it is all that is needed.
+    """
+    found, seen = [t], {t}
+    for t in found:  # it grows on the way
+        for x in t._args:
+            if isinstance(x, Tensor) and x not in seen and (x._needs or not needing):
+                seen.add(x)
+                found.append(x)
+    found.sort(key=_time_of)  # so the released come first, then leaves
+    return found
+
+
+def graph(t: Tensor) -> list[Tensor]:
+    """Return every tensor that `t` was computed from, and `t`: inputs before outputs.
 
     >>> x = Tensor([1.0], requires_grad=True)
     >>> [u._ctx.op if u._ctx else "leaf" for u in graph((x + 1) * x)]
@@ -2574,18 +2618,7 @@ def graph(t: Tensor) -> list[Tensor]:
     """
     if not isinstance(t, Tensor):
         raise TypeError(f"graph: a {type(t).__name__} has no history; give a Tensor")
-    seen, waiting = {t}, [t]
-    leaves: list[Tensor] = []
-    made: list[Tensor] = []
-    while waiting:
-        t = waiting.pop()
-        (made if t._function else leaves).append(t)
-        for x in t._args:
-            if isinstance(x, Tensor) and x not in seen:
-                seen.add(x)
-                waiting.append(x)
-    made.sort(key=attrgetter("_time"))
-    return leaves + made
+    return _behind(t)
 
 
 def _check_unchanged(y, data):
@@ -2652,14 +2685,11 @@ def _chain(y, i, x, g, differentiable, watching):
         part = _fit(function, i, part, data.shape, y._data.shape)
     if part.dtype != data.dtype:
         part = part.astype(data.dtype)
-    if not differentiable and (
-        part is g or part._base is not None or True in [part is v for v in values]
-    ):
-        return part.copy()  # a gradient shares its storage with nothing else
+    if not differentiable:  # a gradient shares its storage with nothing else
+        for other in values:
+            if part is other or part._base is not None:
+                return part.copy()
     return part
-
-
-_RELEASED = -1  # the time of a tensor whose history a backward has released
 
 
 def _paths(order, wanted):
@@ -2685,11 +2715,13 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
     `differentiable`: hand the rules Tensors instead of NDArrays. Unless `keep`, each
     tensor's history is released after its turn, and what nobody else holds is freed.
     """
-    order = [t for t in graph(output) if t._needs]
+    order = _behind(output, needing=True)
     for t in order:
-        # Released, and its history needed: unless t itself is all that is wanted, as in
+        if t._time != _RELEASED:
+            break  # the released come first
+        # Its history is needed, unless t itself is all that is wanted, as in
         # grad(t, t), which is 1 whatever t was made of.
-        if t._time == _RELEASED and not (wanted and {t} == set(wanted)):
+        if not (wanted and {t} == set(wanted)):
             raise RuntimeError(
                 f"backward: the graph behind a tensor of shape {t.shape} was released "
                 "by an earlier backward; give that one retain_graph=True to go "
@@ -2702,9 +2734,9 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
     watching, sums = _mode.get()[1], {output: gradient}
     while order:
         t = order.pop()
-        if t not in sums:
+        g = sums.pop(t, None)
+        if g is None:
             continue
-        g = sums.pop(t)
         yield t, g
         for i, x in enumerate(t._args):
             if isinstance(x, Tensor) and x._needs and (needed is None or x in needed):
@@ -3286,7 +3318,7 @@ class Erf(Function):
 class Relu(Function):
     """x where it is positive, else 0; the slope at 0 is 0."""
     def forward(x): return x.relu()
-    @_in_one_pass(lambda g, y: [a if b else 0.0 for a, b in zip(g, y)])
+    @_in_one_pass(lambda g, y: [0.0 if b <= 0.0 else a for a, b in zip(g, y)])
     def dx(g, y): return where(y <= 0, 0, g)
 
 
