@@ -897,20 +897,21 @@ def _floating(*dtypes):
     return "float64" if "float64" in dtypes else "float32"
 
 
+def _side(x, shape):
+    """Return what a kernel gets of an operand: its run, or a constant again and
+    again."""
+    if x.__class__ is not NDArray:
+        return repeat(x)
+    return _spread(x, shape) if x.shape or not shape else repeat(x.buffer[x.offset])
+
+
 def _elementwise(op, dtype, *operands):
     """Apply the kernel `op` to arrays and numbers, broadcast together. The result is
     of `dtype`; None is arithmetic's: float64 if a float64 takes part, else float32."""
     arrays = [x for x in operands if x.__class__ is NDArray]
     shapes = [x.shape for x in arrays]
     shape = shapes[0] if len(shapes) == 1 else _broadcast(op, *shapes)
-    runs = []
-    for x in operands:
-        if x.__class__ is not NDArray:
-            runs.append(repeat(x))
-        elif x.shape or not shape:
-            runs.append(_spread(x, shape))
-        else:
-            runs.append(repeat(x.buffer[x.offset]))
+    runs = [_side(x, shape) for x in operands]
     dtype = dtype or _floating(*[x.dtype for x in arrays])
     return _fresh(_compute(_KERNELS[op], runs, prod(shape), dtype), dtype, shape)
 
@@ -973,16 +974,20 @@ def _arithmetic(op: str) -> tuple[_Binary, _Binary, _Binary]:
                 return other
             if with_number and other.__class__ is not NDArray:
                 return _mapped(with_number, self, other)
-        # The common case, by the shortest way: equal shapes in float32.
-        elif self.shape == other.shape and self.dtype == other.dtype == "float32":
-            p = _run(self) if self._flat is None else self._flat
-            q = _run(other) if other._flat is None else other._flat
-            if len(p) <= 32 and not careful:  # a call saved is a tenth of a small sum
+        elif self.dtype == other.dtype == "float32":  # the common case, at once
+            shape = self.shape
+            if shape == other.shape:
+                p = _run(self) if self._flat is None else self._flat
+                q = _run(other) if other._flat is None else other._flat
+                n, strides = len(p), self._flat and self.strides
+            else:
+                shape, strides = _broadcast(op, shape, other.shape), None
+                p, q, n = _side(self, shape), _side(other, shape), prod(shape)
+            if n <= 32 and not careful:  # a call saved is a tenth of a small sum
                 flat = array("f", list(plain(p, q)))
             else:
-                flat = _compute(kernel, (p, q), len(p), "float32")
-            # The strides of a whole storage can be taken over; others are worked out.
-            return _fresh(flat, "float32", self.shape, self._flat and self.strides)
+                flat = _compute(kernel, (p, q), n, "float32")
+            return _fresh(flat, "float32", shape, strides)
         return _elementwise(op, None, self, other)
 
     def reflected(self, other):
