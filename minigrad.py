@@ -2743,11 +2743,13 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
         if g is None:
             continue
         yield t, g
+        if t._function is None:
+            continue
         for i, x in enumerate(t._args):
             if isinstance(x, Tensor) and x._needs and (needed is None or x in needed):
                 part = _chain(t, i, x, g, differentiable, watching)
                 sums[x] = sums[x] + part if x in sums else part
-        if t._function and not keep:  # cut the links: what only they hold is freed here
+        if not keep:  # cut the links: what only they hold is freed here
             t._function, t._args, t._time = None, (), _RELEASED
 
 
@@ -3000,8 +3002,9 @@ class Tensor(_Common):
         before = []
         try:
             for t, g in _reverse(self, gradient, keep=retain_graph):
-                before.append((ref(t), t.grad))  # a weak one: t may be freed meanwhile
-                t.grad = g if t.grad is None else t.grad._data + g
+                old = t.grad
+                before.append((ref(t), old))  # a weak one: t may be freed meanwhile
+                t.grad = g if old is None else old._data + g
         except BaseException:
             for weak, old in before:
                 t = weak()
