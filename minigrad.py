@@ -1393,7 +1393,7 @@ _sumprod = getattr(math, "sumprod", None)
 _WRITTEN = 8 if _sumprod or _PYPY else sys.maxsize
 
 
-def _lines(buffer, start, n, step, k, inner, often):
+def _lines(buffer, start, n, step, k, inner, often=False):
     """Return n lines of k numbers, `step` apart, `inner` from number to number: lists
     if they are used often, else slices, since one use does not repay the copy. (PyPy
     compiles a product for one kind of operand, and is slow for ever at the second.)"""
@@ -1402,11 +1402,17 @@ def _lines(buffer, start, n, step, k, inner, often):
         return [[buffer[first]] * k for first in starts]
     if inner > 0:
         lines = [buffer[first : first + k * inner : inner] for first in starts]
-    else:  # walking backwards to the very front, where a slice's end is None
-        ends = [first + k * inner for first in starts]
-        slices = [slice(f, e if e >= 0 else None, inner) for f, e in zip(starts, ends)]
-        lines = [buffer[line] for line in slices]
+    else:  # forwards, then reversed: a slice cannot end before the first element
+        back = (k - 1) * inner
+        lines = [buffer[first + back : first + 1 : -inner][::-1] for first in starts]
     return [line.tolist() for line in lines] if often or _PYPY else lines
+
+
+def _tuples(buffer, start, n, step, k, inner):
+    """Return n tuples of k numbers, `step` apart, `inner` from number to number."""
+    if inner == 1 and (step == k or n == 1):  # all in one block
+        return zip(*[iter(buffer[start : start + n * k])] * k)
+    return zip(*_lines(buffer, start, k, inner, n, step))
 
 
 def _matmul_2d(a, b, m, k, n, bias):
@@ -1424,22 +1430,24 @@ def _matmul_2d(a, b, m, k, n, bias):
         else:
             sums = [sum(map(mul, row, column)) for row in rows for column in columns]
         return list(map(add, sums, bias * m)) if bias else sums
-    left = _lines(a, i, k, right, m, down, False)
-    top = _lines(b, j, k, below, n, beside, False)
     at = k if k + bool(bias) <= 8 else k % 8  # what eights leave over comes first
-    if at and bias:
-        left.insert(0, [1.0] * m)
-        top.insert(0, bias)
-        at += 1
     sums = bias * m if bias else repeat(0.0)
-    if n == 1:  # the inner loop of the comprehensions should be the long one
-        left, top = top, left
     if at:
-        sums = _WRITTEN_OUT[at](zip(*left[:at]), list(zip(*top[:at])))
-    while at < len(top):
-        width = 8 if (len(top) - at) % 16 else 16
-        A, B = left[at : at + width], top[at : at + width]
-        sums = _MORE[width](zip(*A), list(zip(*B)), iter(sums))
+        left = _lines(a, i, at, right, m, down)
+        top = _lines(b, j, at, below, n, beside)
+        if bias:
+            left.append([1.0] * m)
+            top.append(bias)
+        if n == 1:  # the inner loop of the comprehensions should be the long one
+            left, top = top, left
+        sums = _WRITTEN_OUT[len(top)](zip(*left), list(zip(*top)))
+    while at < k:
+        width = 8 if (k - at) % 16 else 16
+        left = _tuples(a, i + at * right, m, down, width, right)
+        top = _tuples(b, j + at * below, n, beside, width, below)
+        if n == 1:
+            left, top = top, left
+        sums = _MORE[width](left, list(top), iter(sums))
         at += width
     return sums
 
