@@ -2316,11 +2316,14 @@ _mode: ContextVar[Any] = ContextVar("minigrad_mode", default=_OUTERMOST)
 class _Switch:
     """A context manager and decorator that changes the mode within."""
 
-    _change: Any  # from (recording, watching) outside to those inside
+    _recording: bool | None = None  # within; None: as outside
+    _watching: bool | None = None
 
     def __enter__(self):
-        outside = _mode.get()
-        _mode.set((*self._change(*outside[:2]), outside))
+        recording, watching, _ = outside = _mode.get()
+        recording = recording if self._recording is None else self._recording
+        watching = watching if self._watching is None else self._watching
+        _mode.set((recording, watching, outside))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -2381,25 +2384,19 @@ class no_grad(_Switch):
     False
     """
 
-    @staticmethod
-    def _change(recording, watching):
-        return False, watching
+    _recording = False
 
 
 class _recorded(_Switch):
     """Record within, even inside `no_grad`: for `grad(..., create_graph=True)`."""
 
-    @staticmethod
-    def _change(recording, watching):
-        return True, watching
+    _recording = True
 
 
 class _unwatched(_Switch):
     """Watch for no anomaly within: a rule is judged as a whole, by its result."""
 
-    @staticmethod
-    def _change(recording, watching):
-        return recording, False
+    _watching = False
 
 
 class detect_anomaly(_Switch):
@@ -2413,9 +2410,7 @@ class detect_anomaly(_Switch):
     FloatingPointError: log made -inf out of finite inputs of shape (1,), called at ...
     """
 
-    @staticmethod
-    def _change(recording, watching):
-        return recording, True
+    _watching = True
 
 
 def _caller():
