@@ -3684,15 +3684,10 @@ def _function(name: str) -> Callable[..., Any]:
     return function
 
 
-relu, leaky_relu, sigmoid, tanh = map(
-    _function, ("relu", "leaky_relu", "sigmoid", "tanh")
-)
-softmax, log_softmax, logsumexp = map(
-    _function, ("softmax", "log_softmax", "logsumexp")
-)
-clip, maximum, minimum, matmul = map(
-    _function, ("clip", "maximum", "minimum", "matmul")
-)
+relu, leaky_relu, matmul = map(_function, ("relu", "leaky_relu", "matmul"))
+sigmoid, tanh, logsumexp = map(_function, ("sigmoid", "tanh", "logsumexp"))
+softmax, log_softmax = map(_function, ("softmax", "log_softmax"))
+clip, maximum, minimum = map(_function, ("clip", "maximum", "minimum"))
 
 
 def gelu(x: Any) -> Any:
