@@ -1153,13 +1153,9 @@ def _locate(a, key):
     start, shape, axes, arrays, where = a.offset, [], [], [], None
     sizes = iter(zip(a.shape, a.strides))
     for part in parts:
-        if part is None:
-            shape.append(1)
-            axes.append((1, 0))
-            continue
-        n, step = next(sizes)
-        if part.__class__ is slice:
-            first, stop, by = part.indices(n)
+        n, step = (1, 0) if part is None else next(sizes)  # None: a new axis, whole
+        if part is None or part.__class__ is slice:
+            first, stop, by = (part or slice(None)).indices(n)
             count = len(range(first, stop, by))
             start += first * step if count else 0
             shape.append(count)
