@@ -821,9 +821,9 @@ def _read_memory(data):
     return _numbers(raw(), order.replace("|", "=") or "@", code), shape
 
 
-def _read(data, where=""):
-    """Return any data as (flat values, shape). `where`: its place in outer lists, such
-    as "[0][2]", for the messages."""
+def _read(data, where="", op="NDArray"):
+    """Return any data as (flat values, shape). For the messages, `where`: its place in
+    outer lists, such as "[0][2]", `op`: what asks for it."""
     if not isinstance(data, (list, tuple, range)):
         if isinstance(data, _Common):
             return _run(data._data), data.shape
@@ -833,22 +833,22 @@ def _read(data, where=""):
         if memory:
             return memory
         if hasattr(data, "tolist"):  # the arrays of PyTorch, pandas and others
-            return _read(data.tolist(), where)
+            return _read(data.tolist(), where, op)
         unordered = isinstance(data, (str, dict, set, frozenset))
         if unordered or not hasattr(data, "__iter__"):
             what = f"element {where}" if where else f"a {type(data).__name__}"
-            raise TypeError(f"NDArray: {what} is no array of numbers: {data!r:.60}")
+            raise TypeError(f"{op}: {what} is no array of numbers: {data!r:.60}")
         data = list(data)
     if data.__class__ is range or set(map(type, data)) <= {int, float, bool}:
         return data, (len(data),)  # the common row, at full speed
     values, shapes = [], []
     for i, item in enumerate(data):
-        part, shape = _read(item, f"{where}[{i}]")
+        part, shape = _read(item, f"{where}[{i}]", op)
         values += part
         shapes.append(shape)
         if shape != shapes[0]:
             raise ValueError(
-                f"NDArray: ragged lists: element {where}[{i}] has shape {shape}, but "
+                f"{op}: ragged lists: element {where}[{i}] has shape {shape}, but "
                 f"{where}[0] has shape {shapes[0]}"
             )
     return values, (len(data), *shapes[0])
@@ -856,10 +856,19 @@ def _read(data, where=""):
 
 def _natural(values):
     """Return the narrowest of bool, int64 and float32 that suits Python numbers."""
-    if isinstance(values, array):
+    if isinstance(values, array) and len(values):
         return "float32" if values.typecode in "fd" else "int64"
     kinds = set(map(type, values))
     return "bool" if kinds == {bool} else "int64" if kinds <= {bool, int} else "float32"
+
+
+def _natural_array(op, data, fractions="float32"):
+    """Return any data as an array of the narrowest dtype that suits it; `fractions`:
+    the one for numbers that are not all whole."""
+    values, shape = _read(data, op=op)
+    dtype = _natural(values)
+    dtype = fractions if dtype == "float32" else dtype
+    return _fresh(_cast(op, values, dtype), dtype, shape)
 
 
 _single = Struct("f")
@@ -882,11 +891,8 @@ def _operand(op, x, like):
         return x if whole and x.__class__ in (int, float, bool) else rounded
     if not isinstance(x, (list, tuple)) and not hasattr(x, "__array_interface__"):
         return NotImplemented
-    values, shape = _read(x)
-    dtype = _natural(values)
-    if dtype == "float32" and (not whole or op in ("setitem", *_COMPARISONS)):
-        dtype = wide
-    return _fresh(_cast(op, values, dtype), dtype, shape)
+    exact = not whole or op in ("setitem", *_COMPARISONS)
+    return _natural_array(op, x, wide if exact else "float32")
 
 
 # --- 2e. Elementwise ------------------------------------------------------------------
@@ -1058,9 +1064,7 @@ def _index_part(part):
         a = part._data
     elif isinstance(part, (list, tuple)) or hasattr(part, "__array_interface__"):
         try:
-            values, shape = _read(part)
-            dtype = _natural(values) if len(values) else "int64"
-            a = _fresh(_cast("index", values, dtype), dtype, shape)
+            a = _natural_array("NDArray", part)
         except (TypeError, ValueError) as error:
             raise IndexError(f"index: {part!r:.60} is no index: {error}") from None
     elif hasattr(part, "__index__") and not isinstance(part, bool):
@@ -4008,12 +4012,9 @@ class Linear(Module):
 
 def _integers(op, labels):
     """Return labels as an int64 NDArray."""
-    whole = zeros((), "int64")
-    a = labels._data if isinstance(labels, _Common) else _operand(op, labels, whole)
-    a = _fresh(array("q", [a]), "int64", ()) if isinstance(a, int) else a
-    if not isinstance(a, NDArray) or (a.dtype != "int64" and a.size):
-        kind = a.dtype if isinstance(a, NDArray) else type(labels).__name__
-        raise TypeError(f"{op}: labels are int64, not {kind} ({labels!r:.60}); see "
+    a = labels._data if isinstance(labels, _Common) else _natural_array(op, labels)
+    if a.dtype != "int64" and a.size:
+        raise TypeError(f"{op}: labels are int64, not {a.dtype} ({labels!r:.60}); see "
                         "astype")
     return a.astype("int64")
 
