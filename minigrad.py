@@ -3910,6 +3910,15 @@ class Module:
         return _module_text(self)
 
 
+def _table(rows, last=str.ljust):
+    """Return rows of cells as lines of aligned columns; `last`: how to pad the last."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return [
+        "  ".join([*map(str.ljust, cells, widths), last(cell, widths[-1])])
+        for *cells, cell in rows
+    ]
+
+
 def summary(model: Module) -> str:
     """Return a table of the layers that own parameters, their shapes and counts.
 
@@ -3931,13 +3940,9 @@ def summary(model: Module) -> str:
             counted.update(own.values())
             rows.append((path or "-", type(module).__name__, shapes, f"{size:,}"))
     rows.append(("total", "", "", f"{sum([t.size for t in counted]):,}"))
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = [
-        "  ".join([*map(str.ljust, texts, widths), count.rjust(widths[3])])
-        for *texts, count in rows
-    ]
-    rule = "-" * len(lines[0])
-    return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
+    head, *lines, total = _table(rows, str.rjust)
+    rule = "-" * len(head)
+    return "\n".join([head, rule, *lines, rule, total])
 
 
 # --- 5a. Layers -----------------------------------------------------------------------
@@ -4799,9 +4804,7 @@ def print_graph(t: Tensor, names: Any = None, file: IO[str] | None = None) -> No
         if u._ctx:
             kind = f"{u._ctx.op}({', '.join(map(str, inputs))})"
         rows.append((str(i), kind, str(u.shape), _range(u._data), _range(u.grad), name))
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    for row in rows:
-        line = "  ".join([cell.ljust(width) for cell, width in zip(row, widths)])
+    for line in _table(rows):
         print(line.rstrip(), file=file)
 
 
