@@ -1101,9 +1101,7 @@ def _where_true(mask, shape):
 
 def _from_front(part, axis, n):
     """Return an integer or index array counted from the front of its axis, which has
-    size n; a slice as it is."""
-    if part.__class__ is slice:
-        return part
+    size n."""
     run = (part,) if part.__class__ is int else _run(part)
     if len(run) and not -n <= min(run) <= max(run) < n:
         wrong = next(i for i in run if not -n <= i < n)
@@ -1114,34 +1112,23 @@ def _from_front(part, axis, n):
 
 
 def _index_parts(a, key):
-    """Return one part for every axis of `a`, ... filled in, masks as index arrays,
-    integers counted from the front; and whether all integers and arrays are
-    neighbours."""
+    """Return the parts of an index, whole axes filled in at the ..., so that they use
+    up all axes of `a`; and whether all integers and arrays are neighbours."""
     parts = list(map(_index_part, key if key.__class__ is tuple else (key,)))
     spots = [i for i, p in enumerate(parts) if p.__class__ in (int, NDArray)]
     together = not spots or spots[-1] - spots[0] < len(spots)
     dots = [i for i, part in enumerate(parts) if part is ...]
     plain = [p for p in parts if not (p is None or p is ...)]
-    used = [p.ndim if _is_mask(p) else 1 for p in plain]
-    if sum(used) > a.ndim or len(dots) > 1:
-        what = "two ellipses" if len(dots) > 1 else f"{sum(used)} indices"
+    used = sum([p.ndim if _is_mask(p) else 1 for p in plain])
+    if used > a.ndim or len(dots) > 1:
+        what = "two ellipses" if len(dots) > 1 else f"{used} indices"
         raise IndexError(
             f"index: {what} for an array of shape {a.shape}; at most {a.ndim} indices "
             "and one ellipsis fit"
         )
     at = dots[0] if dots else len(parts)  # whole axes fill in here
-    parts[at : at + 1] = [slice(None)] * (a.ndim - sum(used))
-    resolved, axis = [], 0
-    for part in parts:
-        if part is None:
-            resolved.append(part)
-        elif _is_mask(part):
-            resolved += _where_true(part, a.shape[axis : axis + part.ndim])
-            axis += part.ndim
-        else:
-            resolved.append(_from_front(part, axis, a.shape[axis]))
-            axis += 1
-    return resolved, together
+    parts[at : at + 1] = [slice(None)] * (a.ndim - used)
+    return parts, together
 
 
 def _locate(a, key):
@@ -1155,9 +1142,10 @@ def _locate(a, key):
     """
     parts, together = _index_parts(a, key)
     start, shape, axes, arrays, where = a.offset, [], [], [], None
-    sizes = iter(zip(a.shape, a.strides))
+    walk = zip(range(a.ndim), a.shape, a.strides)
     for part in parts:
-        n, step = (1, 0) if part is None else next(sizes)  # None: a new axis, whole
+        # A new axis (None) is a slice over one of size 1 that leads nowhere.
+        axis, n, step = (None, 1, 0) if part is None else next(walk)
         if part is None or part.__class__ is slice:
             first, stop, by = (part or slice(None)).indices(n)
             count = len(range(first, stop, by))
@@ -1167,9 +1155,13 @@ def _locate(a, key):
             continue
         where = len(axes) if where is None else where
         if part.__class__ is int:
-            start += part * step
+            start += _from_front(part, axis, n) * step
+        elif _is_mask(part):  # over this axis and as many more as it has
+            more = itertools.islice(walk, part.ndim - 1)
+            _, sizes, steps = zip((axis, n, step), *more)
+            arrays += zip(_where_true(part, sizes), steps)
         else:
-            arrays.append((part, step))
+            arrays.append((_from_front(part, axis, n), step))
     if arrays:
         where = where if together else 0
         common = _broadcast("index", *[indices.shape for indices, _ in arrays])
