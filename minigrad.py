@@ -2330,23 +2330,20 @@ class _Switch:
                 f"decorated; write `with {type(self).__name__}():` inside it"
             )
 
-        @wraps(function)
         def call(*args, **options):
             with self:
                 return function(*args, **options)
 
-        @wraps(function)
         async def call_async(*args, **options):
             with self:
                 return await function(*args, **options)
 
-        @wraps(function)
         def call_generator(*args, **options):
             return self._steps(function(*args, **options))
 
-        if iscoroutinefunction(function):
-            return call_async
-        return call_generator if isgeneratorfunction(function) else call
+        within = call_generator if isgeneratorfunction(function) else call
+        within = call_async if iscoroutinefunction(function) else within
+        return wraps(function)(within)
 
     def _steps(self, generator):
         """Run a generator with the mode on inside it, off wherever it pauses."""
@@ -4248,11 +4245,9 @@ class BatchNorm1d(Module):
         if x.size < 2 * self.gamma.size:
             raise ValueError(f"{self!r}: training needs at least 2 values for each "
                              f"feature, x has shape {x.shape}")
-        moves = (
-            (self.running_mean, x.mean(axes)), (self.running_var, x.var(axes, ddof=1))
-        )  # fmt: skip
-        for running, batch in moves:  # in place: a state_dict shares their memory
-            running *= 1 - self.momentum
+        found = x.mean(axes), x.var(axes, ddof=1)
+        for running, batch in zip((self.running_mean, self.running_var), found):
+            running *= 1 - self.momentum  # in place: a state_dict shares its memory
             running += batch * self.momentum
 
 
@@ -4616,10 +4611,9 @@ class Optimizer:
         """Take back a `state_dict`, copied; the next steps are then the same to the
         bit. Raises ValueError, changing nothing, if it does not fit the parameters."""
         begun = {name.partition(".")[0] for name in state}
-        new: list[dict[str, Any]] = [{} for _ in self.params]
-        for i, p in enumerate(self.params):
-            if str(i) in begun:
-                new[i] = self._begin(p)
+        new = [
+            self._begin(p) if str(i) in begun else {} for i, p in enumerate(self.params)
+        ]
         found = _fitted(type(self).__name__, state, self._entries(new))
         settings = {key: found.pop(key).item() for key in self._settings}
         self._check_settings(settings)
