@@ -804,16 +804,15 @@ def _read_memory(data):
     """Return (flat values, shape) of an object that exposes its memory by the buffer
     protocol or NumPy's array interface, else None."""
     face = getattr(data, "__array_interface__", None)
-    if face and face["typestr"][1:] not in _FORMATS:  # dates pretend to be bytes
-        raise TypeError(f"NDArray: elements of type {face['typestr']!r} are no numbers")
     try:
         view = memoryview(data)
         kind, shape, raw = view.format, view.shape, view.tobytes
     except (TypeError, ValueError, BufferError):
         if face is None:
             return None
-        kind, shape = face["typestr"], tuple(face["shape"])
+        shape = tuple(face["shape"])
         raw = partial(_interface_bytes, face, shape)
+    kind = face["typestr"] if face else kind  # a date's memory pretends to be bytes
     name = kind.lstrip("@=<>!|")
     order, code = kind[: len(kind) - len(name)], _FORMATS.get(name, name)
     if code not in (*_FORMATS.values(), "l", "L"):
