@@ -4537,6 +4537,13 @@ def _update(kernel, written, read):
         _mark_written(a)
 
 
+def _check_amounts(op, /, **amounts):
+    """Refuse what is no number of at least 0."""
+    for name, value in amounts.items():
+        _check(_is_number(value) and value >= 0,
+               f"{op}: {name} must be at least 0, not {value!r}")
+
+
 class Optimizer:
     """What SGD and Adam have in common: the parameters and their state.
 
@@ -4561,14 +4568,9 @@ class Optimizer:
                    "gradient", TypeError)
         _check(len(set(self.params)) == len(self.params),
                f"{name}: a parameter is given twice")
-        self._check_settings(settings)
+        _check_amounts(name, **settings)
         vars(self).update(settings)
         self._state: list[dict[str, Any]] = [{} for _ in self.params]
-
-    def _check_settings(self, settings):
-        for key, value in settings.items():
-            _check(_is_number(value) and value >= 0,
-                   f"{type(self).__name__}: {key} must be at least 0, not {value!r}")
 
     def zero_grad(self) -> None:
         """Forget the gradients: set `.grad = None` on every parameter."""
@@ -4615,7 +4617,7 @@ class Optimizer:
         ]
         found = _fitted(type(self).__name__, state, self._entries(new))
         settings = {key: found.pop(key).item() for key in self._settings}
-        self._check_settings(settings)
+        _check_amounts(type(self).__name__, **settings)
         for name, a in found.items():
             i, _, key = name.partition(".")
             new[int(i)][key] = int(a) if key == "step" else a
@@ -4733,8 +4735,7 @@ def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float) -> float
     >>> clip_grad_norm_([p], 5.0), f"{p.grad[0]:.3f}"    # the gradient was (6, 8)
     (10.0, '3.000')
     """
-    _check(_is_number(max_norm) and max_norm >= 0,
-           f"clip_grad_norm_: max_norm must be at least 0, not {max_norm!r}")
+    _check_amounts("clip_grad_norm_", max_norm=max_norm)
     tensors = [params] if isinstance(params, Tensor) else list(params)
     grads = [p.grad._data for p in tensors if p.grad is not None]
     norm = sqrt(sum([_exact_sum([x * x for x in _run(g)]) for g in grads]))
