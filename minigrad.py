@@ -2355,10 +2355,7 @@ class _Switch:
                 return stop.value
             try:
                 resume, value = generator.send, (yield item)
-            except GeneratorExit:
-                generator.close()
-                raise
-            except BaseException as error:
+            except BaseException as error:  # close() too: it throws a GeneratorExit
                 resume, value = generator.throw, error
 
 
