@@ -3510,7 +3510,13 @@ def _misses(log_p, labels, kept):
 class CrossEntropy(Function):
     """-log(softmax(x)) at each row's label, 0 where it is not kept. The derivative is
     the distance between what was predicted and what was true."""
-    def forward(x, labels, kept): return _misses(x.log_softmax(-1), labels, kept)
+    def forward(x, labels, kept):
+        rows = _groups(_run(x), labels.size, x.shape[-1], 1)
+        losses = [
+            _log_sum_exp(row) - row[label] if valid else 0.0
+            for row, label, valid in zip(rows, _run(labels), _run(kept))
+        ]
+        return _fresh(array(_CODES[x.dtype], losses), x.dtype, labels.shape)
 
     def _dx_in_one_pass(g, x, labels, kept):
         rows, values = _groups(_run(x), labels.size, x.shape[-1], 1), []
@@ -4691,21 +4697,24 @@ class Adam(Optimizer):
         state["step"] += 1
         b1, b2, eps, decay = self.beta1, self.beta2, self.eps, self.weight_decay
         c1, c2 = 1 - b1, 1 - b2
-        rate = float(self.lr) / (1 - b1 ** state["step"])  # the bias of m
+        lr = float(self.lr)
+        rate = lr / (1 - b1 ** state["step"])  # the bias of m
         root = sqrt(1 - b2 ** state["step"])  # the bias of v, under the root
-        shrink = 1 - float(self.lr) * decay if self._decoupled else 1.0
+        # rate * m / (sqrt(v) / root + eps), with one division for each element:
+        rate, eps = rate * root, eps * root
 
         def kernel(p, m, v, g):
-            if decay and not self._decoupled:
+            if decay and self._decoupled:
+                p = [x - lr * decay * x for x in p]
+            elif decay:
                 g = [d + decay * x for x, d in zip(p, g)]
             m = [b1 * u + c1 * d for u, d in zip(m, g)]
             v = [b2 * u + c2 * d * d for u, d in zip(v, g)]
+            r = list(map(sqrt, v))
             try:
-                p = [shrink * x - rate * u / (sqrt(w) / root + eps)
-                     for x, u, w in zip(p, m, v)]
+                p = [x - rate * u / (w + eps) for x, u, w in zip(p, m, r)]
             except ZeroDivisionError:  # eps=0 where nothing was ever received
-                p = [shrink * x - _divide(rate * u, sqrt(w) / root + eps)
-                     for x, u, w in zip(p, m, v)]
+                p = [x - _divide(rate * u, w + eps) for x, u, w in zip(p, m, r)]
             return p, m, v
 
         _update(kernel, [p, state["m"], state["v"]], [g])
