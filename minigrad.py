@@ -1246,6 +1246,7 @@ def _over(x, n):
 
 def _variance(dtype, ddof):
     """Return how to take the variance of a run, in two passes."""
+    _need_numbers("var: ddof", ddof)
     total = _adder(dtype)
 
     def variance(run):
@@ -2288,8 +2289,8 @@ def permutation(n: int) -> NDArray:
 # * A link points only backwards, from results to inputs: no cycles, so Python's
 #   reference counting alone frees a graph.
 # * The history of a Tensor is four fields: `_needs` (does it require a gradient?),
-#   `_function` and `_args` (what made it, out of what), `_time` (the clock's tick then:
-#   0 for a leaf, _RELEASED once its history is gone).
+#   `_function` and `_args` (what made it, out of what), `_time` (the clock's tick when
+#   it began to require one; _RELEASED once its history is gone).
 #
 # Section 4 needs `Function`; whoever trains a model, `backward` and `no_grad`.
 #
@@ -2595,10 +2596,12 @@ def _behind(t, needing=False):
     found, seen = [t], {t}
     for t in found:  # it grows on the way
         for x in t._args:
-            if isinstance(x, Tensor) and x not in seen and (x._needs or not needing):
+            if isinstance(x, Tensor) and x not in seen and (
+                not needing or (x._needs and x._time < t._time)
+            ):
                 seen.add(x)
                 found.append(x)
-    found.sort(key=_time_of)  # so the released come first, then leaves
+    found.sort(key=_time_of)  # so the released come first
     return found
 
 
@@ -2611,7 +2614,7 @@ def graph(t: Tensor) -> list[Tensor]:
     """
     if not isinstance(t, Tensor):
         raise TypeError(f"graph: a {type(t).__name__} has no history; give a Tensor")
-    return _behind(t)
+    return sorted(_behind(t), key=lambda u: u._time if u._function else 0)
 
 
 def _check_unchanged(y, data):
@@ -2734,7 +2737,9 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
         if t._function is None:
             continue
         for i, x in enumerate(t._args):
-            if isinstance(x, Tensor) and x._needs and (needed is None or x in needed):
+            if not isinstance(x, Tensor) or not x._needs or x._time > t._time:
+                continue  # or at t's time did not require a gradient
+            if needed is None or x in needed:
                 part = _chain(t, i, x, g, differentiable, watching)
                 sums[x] = sums[x] + part if x in sums else part
         if not keep:  # cut the links: what only they hold is freed here
@@ -2865,7 +2870,7 @@ class Tensor(_Common):
     _needs: bool  # whether it requires a gradient
     _function: Any  # the operation that made it, or None: a leaf, or released
     _args: tuple[Any, ...]  # what the operation was given
-    _time: int  # the tick of the clock at which it was made
+    _time: int  # the tick of the clock when it began to require one, or _RELEASED
     _place: str  # the user's line that made it, where anomalies are watched for
 
     def __init__(
@@ -2876,7 +2881,7 @@ class Tensor(_Common):
         else:
             self._data = NDArray(data, dtype)
         self.grad = self._function = None
-        self._args, self._time = (), 0
+        self._args, self._time, self._needs = (), 0, False
         self.requires_grad = requires_grad
 
     @property
@@ -2902,7 +2907,8 @@ class Tensor(_Common):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether a gradient is computed for this tensor. May be set on a leaf."""
+        """Whether a gradient is computed for this tensor. May be set on a leaf, and
+        then counts for the operations that follow."""
         return self._needs
 
     @requires_grad.setter
@@ -2917,6 +2923,8 @@ class Tensor(_Common):
                 f"requires_grad: this tensor of shape {self.shape} is the result of an "
                 "operation and follows its inputs; use detach()"
             )
+        if value and not self._needs:
+            self._time = next(_ticks)
         self._needs = bool(value)
 
     @property
@@ -2931,7 +2939,7 @@ class Tensor(_Common):
     @property
     def is_leaf(self) -> bool:
         """Whether this tensor was made by the user and not by a recorded operation."""
-        return self._time == 0
+        return self._function is None and self._time != _RELEASED
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -3692,6 +3700,13 @@ def gelu(x: Any) -> Any:
     return x * ((x * math.sqrt(0.5)).erf() + 1) * 0.5
 
 
+def _arrays(op, xs):
+    """Return what is to be joined as a list of arrays or tensors."""
+    if not hasattr(xs, "__iter__"):
+        raise TypeError(f"{op}: give a list of arrays, not {xs!r:.60}")
+    return list(map(_as_array, xs))
+
+
 def concatenate(xs: Sequence[Any], axis: int = 0) -> Any:
     """Join arrays or tensors of the same shape, but for `axis`, along it. A copy, in
     the widest dtype. Raises ValueError for none, and for shapes that differ elsewhere.
@@ -3699,7 +3714,7 @@ def concatenate(xs: Sequence[Any], axis: int = 0) -> Any:
     >>> concatenate([ones((1, 2)), zeros((2, 2))]).tolist()
     [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
     """
-    parts = list(map(_as_array, xs))
+    parts = _arrays("concatenate", xs)
     if not parts or not parts[0].ndim:
         raise ValueError("concatenate: needs at least one array of at least one axis")
     axis = _axis("concatenate", axis, parts[0].ndim)
@@ -3719,7 +3734,7 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Any:
     >>> stack([zeros(2), ones(2)], axis=-1).tolist()
     [[0.0, 1.0], [0.0, 1.0]]
     """
-    parts = list(map(_as_array, xs))
+    parts = _arrays("stack", xs)
     if len({x.shape for x in parts}) != 1:
         raise ValueError(
             "stack: needs arrays of one shape, not "
@@ -3748,7 +3763,12 @@ def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> list[Any]:
             )
         cuts = list(range(0, n + 1, n // count)) if n else [0] * (count + 1)
     else:
-        cuts = [0, *map(index, tuple(parts)), n]  # type: ignore[arg-type]
+        try:
+            cuts = [0, *map(index, tuple(parts)), n]  # type: ignore[arg-type]
+        except TypeError:
+            raise TypeError(
+                f"split: parts are a number or a list of positions, not {parts!r:.60}"
+            ) from None
     return [x[_part(i, axis, cuts)] for i in range(len(cuts) - 1)]
 
 
@@ -4585,9 +4605,10 @@ class Optimizer:
         for i, p in enumerate(self.params):
             if p.grad is None:
                 continue
-            if p.grad.shape != p.shape:
+            if not isinstance(p.grad, _Common) or p.grad.shape != p.shape:
                 raise ValueError(f"{type(self).__name__}: parameter {i} has shape "
-                                 f"{p.shape}, its gradient {p.grad.shape}")
+                                 f"{p.shape}; its gradient must be an array of the "
+                                 f"same shape, not {p.grad!r:.60}")
             self._step(p._data, p.grad._data, self._state[i])
 
     def _step(self, p, g, state):

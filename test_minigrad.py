@@ -1681,6 +1681,24 @@ def test_shapes_that_do_not_fit_are_refused_naming_operation_and_shapes(code, wo
         eval(code, {"mg": mg, "z": z})
 
 
+@pytest.mark.parametrize(
+    "code, words",
+    [
+        ("mg.concatenate(5)", ["concatenate", "list of arrays", "5"]),
+        ("mg.stack(None)", ["stack", "list of arrays", "None"]),
+        ("mg.split(mg.ones(4), 2.5)", ["split", "positions", "2.5"]),
+        ("mg.split(mg.ones(4), [1, 2.5])", ["split", "positions", "2.5"]),
+        ("mg.ones(4).var(ddof='a')", ["var", "ddof", "'a'"]),
+        ("mg.ones(4).std(ddof=None)", ["ddof", "None"]),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_refused_naming_operation_and_argument(
+    code, words
+):
+    with refused(TypeError, *words):
+        eval(code, {"mg": mg})
+
+
 # --------------------------------------------------------------------------------------
 # Making
 # --------------------------------------------------------------------------------------
@@ -4117,6 +4135,29 @@ def test_backward_of_a_leaf_is_its_upstream_gradient():
     x.backward()
     x.backward(NDArray([2.0, 3.0]))
     assert x.grad.tolist() == [3.0, 4.0]
+
+
+def test_requires_grad_set_late_counts_for_the_operations_that_follow():
+    x, w = Tensor([1.0, 2.0]), tracked([3.0, 4.0])
+    before = x * w
+    x.requires_grad = True
+    before.backward(retain_graph=True)
+    assert x.grad is None and w.grad.tolist() == [1.0, 2.0]
+    with refused(ValueError, "input 0"):
+        grad(before, x, retain_graph=True)
+    (x * w + before).backward()
+    assert x.grad.tolist() == [3.0, 4.0]
+    assert w.grad.tolist() == [3.0, 6.0]
+
+
+def test_a_leaf_that_begins_late_still_stands_before_its_uses():
+    x, w = Tensor([1.0]), tracked([3.0])
+    y = x * w
+    x.requires_grad = True
+    z = y * x
+    order = list(map(id, mg.graph(z)))
+    assert sorted(order[:2]) == sorted([id(x), id(w)]) and order[2:] == [id(y), id(z)]
+    assert x.is_leaf
 
 
 def test_backward_of_a_tensor_that_requires_no_gradient_is_an_error():
@@ -9010,6 +9051,15 @@ def test_training_resumes_to_the_bit(name, tmp_path):
     assert {k: kit_bits(v) for k, v in one.items()} == {
         k: kit_bits(v) for k, v in two.items()
     }
+
+
+@pytest.mark.parametrize("wrong", [[1.0, 2.0], 0.0, NDArray([1.0])])
+def test_a_gradient_of_another_kind_or_shape_is_refused_by_step(wrong):
+    p = Tensor([1.0, 2.0], requires_grad=True)
+    p.grad = wrong
+    with refused(ValueError, "SGD", "parameter 0", "(2,)"):
+        mg.SGD([p], lr=0.1).step()
+    assert p.tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
