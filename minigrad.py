@@ -2442,24 +2442,23 @@ def _tensor(data):
 def _record(function, args, data):
     """Return a Tensor of `data`, with its history if an input requires a gradient."""
     recording, watching, _ = _mode.get()
-    t = _new(Tensor)  # `_tensor` written out: a call saved on every operation
-    t._data = data
-    t.grad = t._function = None
-    t._needs = False
-    t._args = ()
-    t._time = 0
+    place = None
     if watching:
-        t._place = _caller()
-        _check_finite(function.op, data, args, t._place)
-    for x in args:
-        if isinstance(x, Tensor) and x._needs:
-            if recording and data.dtype in _FLOATS:
+        place = _caller()
+        _check_finite(function.op, data, args, place)
+    if recording and data.dtype in _FLOATS:
+        for x in args:
+            if isinstance(x, Tensor) and x._needs:
+                t = _new(Tensor)
+                t._data = data
+                t.grad = None
                 t._needs = True
                 t._function = function
                 t._args = args
                 t._time = next(_ticks)
-            break
-    return t
+                t._place = place
+                return t
+    return _tensor(data)
 
 
 class Function:
@@ -2674,7 +2673,7 @@ def _chain(y, i, x, g, differentiable, watching):
             f"a {type(g).__name__}, not a {type(part).__name__}"
         )
     if watching:
-        place = getattr(y, "_place", "a place outside detect_anomaly()")
+        place = y._place or "a place outside detect_anomaly()"
         _check_finite(f"backward of {function.op}", part._data, values, place)
     data = x._data
     if part.shape != data.shape:
@@ -2871,7 +2870,7 @@ class Tensor(_Common):
     _function: Any  # the operation that made it, or None: a leaf, or released
     _args: tuple[Any, ...]  # what the operation was given
     _time: int  # the tick of the clock when it began to require one, or _RELEASED
-    _place: str  # the user's line that made it, where anomalies are watched for
+    _place: str | None  # the user's line that made it, if anomalies were watched for
 
     def __init__(
         self, data: Any, requires_grad: bool = False, dtype: str | None = None
