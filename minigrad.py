@@ -1381,15 +1381,25 @@ _MORE = {  # added to sums made so far; `zip` asks B first, so none is lost at i
 }  # fmt: skip
 
 _sumprod = getattr(math, "sumprod", None)
-# Without `sumprod`, written-out sums win at any length; PyPy compiles either.
-_WRITTEN = 8 if _sumprod or _PYPY else sys.maxsize
+if _PYPY:
+    # It compiles loops by index, but each for one kind of operand: for lists, here.
+    def _sumprod(p, q):
+        """Return the dot product of two lists."""
+        total = 0.0
+        for i in range(len(p)):
+            total += p[i] * q[i]
+        return total
+
+
+_WRITTEN = 8 if _sumprod else sys.maxsize  # without it, written-out sums always win
 
 
 def _lines(buffer, start, n, step, k, inner, often=False):
     """Return n lines of k numbers, `step` apart, `inner` from number to number: lists
-    if they are used often, else slices, since one use does not repay the copy. (PyPy
-    compiles a product for one kind of operand, and is slow for ever at the second.)"""
+    if they are used often, else slices, since one use does not repay the copy."""
     starts = range(start, start + n * step, step) if step else [start] * n
+    if _PYPY:
+        return [[buffer[first + i * inner] for i in range(k)] for first in starts]
     if inner == 0:
         return [[buffer[first]] * k for first in starts]
     if inner > 0:
@@ -1397,7 +1407,7 @@ def _lines(buffer, start, n, step, k, inner, often=False):
     else:  # forwards, then reversed: a slice cannot end before the first element
         back = (k - 1) * inner
         lines = [buffer[first + back : first + 1 : -inner][::-1] for first in starts]
-    return [line.tolist() for line in lines] if often or _PYPY else lines
+    return [line.tolist() for line in lines] if often else lines
 
 
 def _tuples(buffer, start, n, step, k, inner):
