@@ -705,6 +705,39 @@ def _spread(a, shape):
     return _gather(a.buffer, a.offset, _walk(shape, strides))
 
 
+def _between(buffer, start, axes, low, high):
+    """Gather the elements from `low` to before `high`, counted in logical order."""
+    (_, step), *rest = axes
+    inner = prod([n for n, _ in rest])
+    first, last = low // inner, (high - 1) // inner
+    start += first * step
+    low, high = low - first * inner, high - first * inner
+    if first == last and rest:
+        return _between(buffer, start, rest, low, high)
+    if inner > high - low:  # two halves of long rows
+        ends = _between(buffer, start, rest, low, inner)
+        return ends + _between(buffer, start + step, rest, 0, high - inner)
+    flat = _gather(buffer, start, ((last - first + 1, step), *rest))
+    return flat[low:high]
+
+
+class _Pieces:
+    """A long strided run that is not copied out whole: a slice of it is gathered when
+    it is asked for. So an operand costs a chunk of memory, not another array."""
+
+    __slots__ = ("source", "axes")
+
+    def __init__(self, a, shape):
+        self.source, self.axes = a, _walk(shape, _widened(a.shape, a.strides, shape))
+
+    def __len__(self):
+        return prod([n for n, _ in self.axes])
+
+    def __getitem__(self, piece):
+        a = self.source
+        return _between(a.buffer, a.offset, self.axes, piece.start, piece.stop)
+
+
 def _repeats(axes):
     """Return whether a walk visits an element again and again (a stride of 0)."""
     pairs = [axis for axis in axes if axis.__class__ is tuple]
@@ -907,7 +940,14 @@ def _side(x, shape):
     again."""
     if x.__class__ is not NDArray:
         return repeat(x)
-    return _spread(x, shape) if x.shape or not shape else repeat(x.buffer[x.offset])
+    if x.shape == shape:
+        if x._flat is not None or _PYPY or prod(shape) <= _CHUNK:
+            return _run(x)
+    elif not x.shape:
+        return repeat(x.buffer[x.offset])
+    elif _PYPY or prod(shape) <= _CHUNK:
+        return _spread(x, shape)
+    return _Pieces(x, shape)
 
 
 def _elementwise(op, dtype, *operands):
@@ -923,9 +963,10 @@ def _elementwise(op, dtype, *operands):
 
 def _mapped(kernel, a, *numbers):
     """Apply a kernel of one run, and numbers, to one array."""
-    run = _run(a) if a._flat is None else a._flat
+    run = _side(a, a.shape) if a._flat is None else a._flat
     dtype = "float64" if a.dtype == "float64" else "float32"
-    flat = _compute(kernel, (run, *numbers), len(run), dtype)
+    runs = (run, *numbers) if numbers else (run,)
+    flat = _compute(kernel, runs, len(run), dtype)
     return _fresh(flat, dtype, a.shape, a._flat and a.strides)
 
 
@@ -982,8 +1023,8 @@ def _arithmetic(op: str) -> tuple[_Binary, _Binary, _Binary]:
         elif self.dtype == other.dtype == "float32":  # the common case, at once
             shape = self.shape
             if shape == other.shape:
-                p = _run(self) if self._flat is None else self._flat
-                q = _run(other) if other._flat is None else other._flat
+                p = _side(self, shape) if self._flat is None else self._flat
+                q = _side(other, shape) if other._flat is None else other._flat
                 n, strides = len(p), self._flat and self.strides
             else:
                 shape, strides = _broadcast(op, shape, other.shape), None
@@ -3202,7 +3243,8 @@ def _in_one_pass(kernel):
     """Do so for a rule of g and y by a kernel; the engine gives both one shape."""
 
     def fast(g, y):
-        flat = _compute((kernel, None), (_run(g), _run(y)), g.size, g.dtype)
+        runs = _side(g, g.shape), _side(y, g.shape)
+        flat = _compute((kernel, None), runs, g.size, g.dtype)
         return _fresh(flat, g.dtype, g.shape)
 
     return _for_numbers(fast)
