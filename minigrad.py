@@ -322,7 +322,8 @@ def _restride(shape, strides, new):
 #   the owner with the next tick of a clock; section 3 reads the stamp to find out
 #   whether a value has changed since it was used.
 # * `_flat` is the buffer if walking it from end to end walks the array in logical
-#   order, else None. That is the fast case; everything else is first copied out flat.
+#   order, else None. That is the fast case; everything else is first copied out flat,
+#   large operands of elementwise kernels piece by piece.
 # * Arithmetic is done in double precision and rounded once, when it is stored.
 #
 # Section 3 needs: the class with its methods, `_ticks` and stamps, `_fresh`, `_run`.
