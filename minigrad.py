@@ -3621,14 +3621,19 @@ class Spread(Function):
     windows, select; what is selected several times adds up. The derivative of
     selecting, and its derivative is to select again."""
     def forward(parts, shape, key, window):
-        total = zeros(shape, "float64")
+        total = zeros(shape, parts.dtype)
         if window is None:
             _, axes, start = _locate(total, key)
         else:
             view = total.sliding_window(*window)
             axes, start = list(zip(view.shape, view.strides)), view.offset
-        _scatter(total.buffer, start, axes, _run(parts), adding=True)
-        return total.astype(parts.dtype)
+        lists = [axis for axis in axes if axis.__class__ is list]
+        if window is None and all([len(set(axis)) == len(axis) for axis in lists]):
+            _scatter(total.buffer, start, axes, _run(parts))  # no place twice
+            return total
+        double = _ZERO["float64"] * total.size
+        _scatter(double, start, axes, _run(parts), adding=True)
+        return _fresh(_cast("index", double, parts.dtype), parts.dtype, shape)
 
     def dparts(g, key, window):
         return g[key] if window is None else g.sliding_window(*window)
