@@ -1619,9 +1619,12 @@ def _layout(a, separator, indent):
     return block(0, indent) if a.size else "[]"
 
 
-def _render(name, a, notes):
-    """Return the text of `repr`: a name, the elements, and notes such as the dtype."""
+def _render(name, a, notes=()):
+    """Return the text of `repr`: a name, the elements, the dtype unless it is float32,
+    and notes."""
     text = f"{name}({_layout(a, ', ', len(name) + 1)}"
+    if a.dtype != "float32":
+        notes = [f"dtype={a.dtype!r}", *notes]
     if a.size == 0 and a.shape != (0,) or a.size > 1000:
         notes = [f"shape={a.shape}", *notes]
     if not notes:
@@ -1643,6 +1646,7 @@ class _Common:
         shape: Any
         dtype: Any
         item: Any
+        copy: Any
         reshape: Any
         transpose: Any
         __getitem__: Any
@@ -1712,6 +1716,19 @@ class _Common:
         axes = _axes("flip", axis, self.ndim)
         back, same = slice(None, None, -1), slice(None)
         return self[tuple([back if i in axes else same for i in range(self.ndim)])]
+
+    def contiguous(self: _Kind) -> _Kind:
+        """Return a copy stored row after row (the name PyTorch's users look for)."""
+        return self.copy()
+
+    def matmul(self: _Kind, other: Any) -> _Kind:
+        """Return the matrix product by NumPy's rules, as `@`: 1-D operands are a row on
+        the left and a column on the right, leading axes are a stack that broadcasts.
+
+        >>> (ones((5, 1, 2, 3)) @ ones((4, 3, 2))).shape
+        (5, 4, 2, 2)
+        """
+        return self @ other
 
     def __len__(self) -> int:
         if not self.shape:
@@ -1949,10 +1966,6 @@ class NDArray(_Common):
             return _fresh(_run(self), self.dtype, self.shape)
         return _fresh(self._flat[:], self.dtype, self.shape, self.strides)
 
-    def contiguous(self) -> NDArray:
-        """Return a copy stored row after row (the name PyTorch's users look for)."""
-        return self.copy()
-
     def astype(self, dtype: str) -> NDArray:
         """Return a copy in another dtype; into int64, fractions are cut off.
 
@@ -2146,20 +2159,10 @@ class NDArray(_Common):
         other = _operand("matmul", other, self)
         return other if other is NotImplemented else _matmul(other, self)
 
-    def matmul(self, other: Any) -> NDArray:
-        """Return the matrix product by NumPy's rules: 1-D operands are a row on the
-        left and a column on the right, leading axes are a stack that broadcasts.
-
-        >>> (ones((5, 1, 2, 3)) @ ones((4, 3, 2))).shape
-        (5, 4, 2, 2)
-        """
-        return self @ other
-
     # Printing
 
     def __repr__(self) -> str:
-        notes = [] if self.dtype == "float32" else [f"dtype={self.dtype!r}"]
-        return _render("NDArray", self, notes)
+        return _render("NDArray", self)
 
     def __str__(self) -> str:
         return _layout(self, " ", 0)
@@ -3085,10 +3088,6 @@ class Tensor(_Common):
     logsumexp, sliding_window = map(_method, ("logsumexp", "sliding_window"))
     broadcast_to, astype, copy = map(_method, ("broadcast_to", "astype", "copy"))
 
-    def matmul(self, other: Any) -> Tensor:
-        """Return the matrix product by NumPy's rules, as `@`."""
-        return self @ other
-
     def reshape(self, *shape: Any) -> Tensor:
         """Return the same elements in another shape; one size may be -1."""
         new = shape[0] if len(shape) == 1 else shape
@@ -3098,10 +3097,6 @@ class Tensor(_Common):
         """Return the axes in another order (default: reversed)."""
         axes = (tuple(axes[0]),) if axes and hasattr(axes[0], "__iter__") else axes
         return _FUNCTIONS["transpose"].apply(self, _order(axes, self.ndim))
-
-    def contiguous(self) -> Tensor:
-        """Return a copy stored row after row."""
-        return self.copy()
 
     def __getitem__(self, key: Any) -> Tensor:
         parts = key if key.__class__ is tuple else (key,)
@@ -3115,11 +3110,8 @@ class Tensor(_Common):
         )
 
     def __repr__(self) -> str:
-        notes = [] if self.dtype == "float32" else [f"dtype={self.dtype!r}"]
-        if self._ctx is not None:
-            notes.append(f"op={self._ctx.op!r}")
-        elif self._needs:
-            notes.append("requires_grad=True")
+        leaf = ["requires_grad=True"] if self._needs else []
+        notes = [f"op={self._ctx.op!r}"] if self._ctx else leaf
         return _render("Tensor", self._data, notes)
 
     def __str__(self) -> str:

@@ -773,6 +773,35 @@ def sine_arrays(n=32, lr=0.01):
     return step
 
 
+def sine_operations(n=32, m=16, lr=0.01):
+    """By hand, one operation at a time, each result stored, as any tape has to."""
+    parameters = W1, b1, W2, b2 = sine_parameters()
+    scale, units, rows = 2.0 / n, range(m), range(0, n * m, m)
+
+    def step():
+        x = array("f", [6.0 * random.random() - 3.0 for _ in range(n)])
+        y = array("f", list(map(math.sin, x)))
+        columns = list(zip(W1, b1))
+        z = array("f", [u * w + c for u in x for w, c in columns])
+        h = array("f", [v if v > 0.0 else 0.0 for v in z])
+        v, c = W2.tolist(), b2[0]
+        p = array("f", [dot(h[i : i + m].tolist(), v) + c for i in rows])
+        e = array("f", list(map(sub, p, y)))
+        loss = dot(e.tolist(), e.tolist()) / n
+        g = array("f", [scale * d for d in e])
+        dW2 = array("f", [dot(h[j::m].tolist(), g) for j in units])
+        db2 = array("f", [sum(g)])
+        dh = array("f", [s * w for s in g for w in v])
+        dz = array("f", [s if a else 0.0 for s, a in zip(dh, h)])
+        dW1 = array("f", [dot(dz[j::m].tolist(), x) for j in units])
+        db1 = array("f", [sum(dz[j::m]) for j in units])
+        for p, d in zip(parameters, (dW1, db1, dW2, db2)):
+            p[:] = array("f", [a - lr * b for a, b in zip(p, d)])
+        return loss
+
+    return step
+
+
 def sine_lists(n=32, lr=0.01):
     """By hand with everything fused: lists of doubles, no gradient kept."""
     W1, b1, W2, b2 = (p.tolist() for p in sine_parameters())
@@ -821,6 +850,7 @@ def run_sine(report):
     """One step of the training loop with its batch: 1-16-1, 32 points, SGD."""
     by_hand, torch = "by hand over array('f')", "PyTorch eager, one thread"
     contestants = {"minigrad": sine_here(), by_hand: sine_arrays()}
+    contestants["by hand, operation by operation"] = sine_operations()
     contestants["by hand, fused, lists of doubles"] = sine_lists()
     if optional("torch"):
         contestants[torch] = sine_torch()
