@@ -335,7 +335,7 @@ _ZERO = {dtype: array(code, [0]) for dtype, code in _CODES.items()}
 _ONE = {dtype: array(code, [1]) for dtype, code in _CODES.items()}
 # What Python says to 1 / 0, log(0), exp(1000), and to storing what does not fit.
 _NONFINITE = (ValueError, OverflowError, ZeroDivisionError, StructError)
-_CONSTANT = (repeat, float, int)  # what a kernel takes that is no run
+_CONSTANT = (repeat, float, int, bool)  # what a kernel takes that is no run
 _CHUNK = 4096  # elements computed between two stores: they stay in the cache
 _ticks = itertools.count(1)  # the clock of writes (here) and of operations (section 3)
 

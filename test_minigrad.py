@@ -3284,6 +3284,18 @@ LARGE = {  # views of more elements than are computed at a time
 }
 
 
+@pytest.mark.parametrize("dtype", mg._CODES)
+@pytest.mark.parametrize("number", [True, 2, 0.5])
+def test_large_arrays_take_numbers_of_every_kind(dtype, number):
+    a = mg.ones(5000, dtype)
+    for result, value in [
+        (a + number, 1 + number), (number - a, number - 1), (a * number, number),
+        (a / number, 1 / number), (a**number, 1), (a < number, number > 1),
+        (mg.maximum(a, number), max(1, number)), (a.clip(0, number), min(1, number)),
+    ]:  # fmt: skip
+        assert flat(result.tolist()) == [value] * 5000
+
+
 @pytest.mark.parametrize("name", LARGE)
 def test_large_views_are_operands_like_any_other(name):
     view = LARGE[name](mg.randn(12000))
