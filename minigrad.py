@@ -2697,7 +2697,8 @@ def _fit(function, i, part, shape, result):
             f"{function.__name__}: the rule for argument {i} returned a gradient of "
             f"shape {part.shape} for an input of shape {shape}"
         )
-    return (part.sum(tuple(axes)) if axes else part).reshape(shape)
+    part = part.sum(tuple(axes)) if axes else part
+    return part if part.shape == shape else part.reshape(shape)
 
 
 def _chain(y, i, x, g, differentiable, watching):
@@ -3538,10 +3539,10 @@ class MSE(Function):
         return NDArray(_over(total, prediction.size), dtype)
 
     def dprediction(g, prediction, target):
-        return (prediction - target) * (g * 2 / prediction.size)
+        return (prediction - target) * (g * _over(2, prediction.size))
 
     def dtarget(g, prediction, target):
-        return (target - prediction) * (g * 2 / prediction.size)
+        return (target - prediction) * (g * _over(2, prediction.size))
 
 
 class LogisticLoss(Function):
