@@ -1306,6 +1306,26 @@ def test_maximum_minimum_where_and_clip():
     holds(a.clip(-INF, INF), [1.0, 5.0, NAN])
 
 
+def test_where_of_three_numbers_is_one_of_them():
+    for condition, answer in ((True, 3), (False, 0), (2.5, 3), (0, 0)):
+        got = mg.where(condition, 3, 0)
+        assert got == answer and type(got) is int
+
+
+def test_where_with_a_number_for_condition_still_broadcasts():
+    x = NDArray([1.0, 2.0])
+    for condition in (True, False):
+        holds(mg.where(condition, x, 5), [1.0, 2.0] if condition else [5.0, 5.0])
+        holds(mg.where(condition, 5, x), [5.0, 5.0] if condition else [1.0, 2.0])
+
+
+def test_where_takes_numbers_and_lists_as_precisely_as_the_array_beside_them():
+    mask, x = truth([True, False]), NDArray([1.0, 2.0], dtype="float64")
+    for a in (0.1, [0.1, 0.3]):
+        holds(mg.where(mask, a, x), [0.1, 2.0], "float64")
+        assert mg.where(mask, a, Tensor(x)).tolist() == [0.1, 2.0]
+
+
 @pytest.mark.parametrize(
     "code, values",
     [
@@ -5341,6 +5361,14 @@ def test_gradcheck_of_where_with_a_broadcast_condition():
         assert tape_check(lambda a, b: mg.where(mask, a * a, b * a), ab, order=2)
 
 
+def test_a_condition_is_only_looked_at_even_if_it_requires_a_gradient():
+    condition, x = tracked([1.0, 0.0]), tracked([2.0, 3.0])
+    mg.where(condition, x, 0.0).sum().backward()
+    assert x.grad.tolist() == [1.0, 0.0] and condition.grad is None
+    y = mg.where(condition, 3.0, 4.0)
+    assert type(y) is Tensor and y.tolist() == [3.0, 4.0] and not y.requires_grad
+
+
 REDUCERS = {
     "sum": lambda x, **k: x.sum(**k),
     "mean": lambda x, **k: x.mean(**k),
@@ -5408,6 +5436,10 @@ MATMULS = [
     ((1, 2, 2), (3, 2, 1)),
     ((3,), (2, 3, 2)),
     ((2, 2, 3), (3,)),
+    ((1,), (1,)),
+    ((1,), (1, 3)),
+    ((2, 1), (1,)),
+    ((1,), (2, 1, 1)),
     ((2, 0), (0, 3)),
     ((0, 2), (2, 3)),
     ((2, 3), (3, 0)),
@@ -5514,6 +5546,22 @@ def test_gradcheck_of_shaping(op):
     twice = tracked64(shape[:1] + (1,) * len(shape[1:]) if len(shape) > 2 else shape)
     full = shape
     assert tape_check(lambda x: f((x * x).broadcast_to(full)) * 3, [twice], order=2)
+
+
+@pytest.mark.parametrize(
+    "widths, shape", [((1,), (2, 1, 3)), ((2, 1), (2, 2)), ((0, 2), (2, 2, 1, 2))]
+)
+def test_a_border_of_zeros_lies_around_the_last_axes_only(widths, shape):
+    x = tracked64(shape)
+    pad = functools.partial(mg.Pad.apply, widths=widths, value=0.0)
+    wide, lead = pad(x), len(shape) - len(widths)
+    grown = [n + 2 * w for n, w in zip(shape[lead:], widths)]
+    assert wide.shape == (*shape[:lead], *grown)
+    for at in itertools.product(*map(range, wide.shape)):
+        old = [*at[:lead], *[k - w for k, w in zip(at[lead:], widths)]]
+        inside = all(0 <= k < n for k, n in zip(old, shape))
+        assert wide[at].item() == (x[tuple(old)].item() if inside else 0.0)
+    assert tape_check(pad, [x], order=2)
 
 
 def test_gradcheck_of_index_by_a_mask_computed_on_the_way():
@@ -5723,6 +5771,7 @@ CORNERS = {
     "std ddof=1 of equal numbers": (lambda x: x.std(ddof=1), [[2.0, 2.0]], [[0, 0]]),
     "var of one number, ddof=1": (lambda x: x.var(ddof=1), [[3.0]], [[NAN]]),
     "std of one number, ddof=1": (lambda x: x.std(ddof=1), [[3.0]], [[NAN]]),
+    "std of two numbers, ddof=2": (lambda x: x.std(ddof=2), [[1.0, 4.0]], [[NAN, NAN]]),
     "var of equal numbers": (lambda x: x.var(), [[2.0, 2.0]], [[0, 0]]),
     "sigmoid far out": (lambda x: x.sigmoid(), [[1e4, -1e4, 0.0]], [[0, 0, 0.25]]),
     "tanh far out": (lambda x: x.tanh(), [[1e4, -1e4, 0.0]], [[0, 0, 1]]),
@@ -10399,6 +10448,14 @@ def test_mse_in_one_pass_is_the_mean_of_the_squares():
     assert loss.item() == pytest.approx(plain.item(), rel=1e-12)
     assert a.grad.tolist() == pytest.approx(c.grad.tolist(), rel=1e-12)
     assert b.grad.tolist() == pytest.approx(d.grad.tolist(), rel=1e-12)
+
+
+def test_mse_in_one_pass_is_as_wide_as_the_wider_of_both():
+    narrow, wide = NDArray([1.0, 2.0]), NDArray([0.1, 0.2], dtype="float64")
+    for x, t in ((narrow, wide), (wide, narrow)):
+        loss = mg.mse_loss(x, t)
+        assert loss.dtype == "float64"
+        assert loss.item() == pytest.approx((0.9 * 0.9 + 1.8 * 1.8) / 2, rel=1e-15)
 
 
 def test_a_bias_within_the_product_is_a_bias_added():
