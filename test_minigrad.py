@@ -4086,6 +4086,13 @@ def test_result_requires_a_gradient_iff_an_input_does():
         assert not (x * c).requires_grad and (x * c)._ctx is None
 
 
+def test_a_result_of_whole_numbers_has_no_history():
+    x = tracked([1.5, 0.0])
+    for dtype in ("int64", "bool"):
+        y = x.astype(dtype)
+        assert not y.requires_grad and y.is_leaf and y._ctx is None
+
+
 def test_comparisons_and_argmax_require_no_gradient():
     x = tracked([1.0, 3.0, 2.0])
     for y in (x == x, x != x, x < x, x <= x, x > 1, x >= 1, x < 2):
@@ -4720,6 +4727,30 @@ def test_data_may_be_replaced_and_the_old_gradient_stays_right_or_raises():
         assert x.grad.tolist() == [4.0]
 
 
+@pytest.mark.parametrize("kind", [NDArray, Tensor, list])
+def test_data_that_was_replaced_is_noticed_by_the_old_graph_only(kind):
+    x = tracked([2.0])
+    y, total = x * x, x + 1
+    x.data = kind([100.0])
+    with pytest.raises(RuntimeError, match=r"mul.*\(1,\)"):
+        y.backward()
+    assert x.grad is None
+    total.backward()  # the rule of a sum reads no value
+    assert x.grad.tolist() == [1.0]
+    x.grad = None
+    (x * x).backward()
+    assert x.grad.tolist() == [200.0]
+
+
+def test_data_assigned_to_itself_is_no_replacement():
+    x = tracked([2.0])
+    y, data = x * x, x.data
+    x.data = x.data
+    assert x.data is data
+    y.backward()
+    assert x.grad.tolist() == [4.0]
+
+
 def test_data_that_cannot_have_a_gradient_is_refused():
     x = tracked([2.0])
     with pytest.raises(TypeError, match="int64"):
@@ -4839,6 +4870,12 @@ def test_one_no_grad_object_may_be_entered_again():
     assert records()
 
 
+def test_a_switch_gives_itself_to_as():
+    for switch in (no_grad(), mg.detect_anomaly()):
+        with switch as entered:
+            assert entered is switch
+
+
 def test_no_grad_does_not_change_a_leaf_made_inside():
     with no_grad():
         x = tracked([2.0])
@@ -4880,6 +4917,83 @@ def test_no_grad_on_a_generator_does_not_leak_between_yields():
     with pytest.raises(StopIteration):
         next(it)
     assert records()
+
+
+def talk(first, *, second):
+    """A generator that notes what it is told, and ends, or cleans up, when asked."""
+    told = [first, second]
+    while True:
+        try:
+            told.append((yield list(told)))
+        except (KeyError, KeyboardInterrupt) as error:
+            told.append(repr(error))
+        except ValueError:
+            return told
+
+
+def test_a_decorated_generator_answers_as_the_plain_one():
+    def answers(function):
+        it = function(1, second=2)
+        yield next(it)
+        for error in (KeyError("a"), KeyboardInterrupt("b")):
+            yield it.send("told")
+            yield it.throw(error)
+            yield it.send("told again")
+            yield next(it)
+        with pytest.raises(StopIteration) as stop:
+            it.throw(ValueError())
+        yield stop.value.value
+        assert list(it) == []
+
+    assert list(answers(no_grad()(talk))) == list(answers(talk))
+    assert records()
+
+
+def test_a_decorated_generator_is_closed_as_the_plain_one():
+    def stubborn(ends):
+        try:
+            yield 1
+        finally:
+            ends()
+
+    for wrap in (no_grad(), lambda function: function):
+        closed = []
+        it = wrap(stubborn)(functools.partial(closed.append, "closed"))
+        next(it)
+        it.close()
+        assert closed == ["closed"] and list(it) == [] and records()
+
+        def fails():
+            raise LookupError("while it was closed")
+
+        it = wrap(stubborn)(fails)
+        next(it)
+        with pytest.raises(LookupError, match="while it was closed"):
+            it.close()
+        assert records()
+
+
+def test_a_decorated_function_takes_and_returns_anything():
+    @no_grad()
+    def plain(a, *more, b):
+        return a, more, b, records()
+
+    @no_grad()
+    async def later(a, *more, b):
+        return a, more, b, records()
+
+    for got in (plain(1, 2, b=3), asyncio.run(later(1, 2, b=3))):
+        assert got == (1, (2,), 3, False)
+
+
+def test_an_asynchronous_generator_is_refused_and_told_what_to_write():
+    async def numbers():
+        yield 1
+
+    for switch in (no_grad, mg.detect_anomaly):
+        name = switch.__name__
+        with pytest.raises(TypeError, match=f"{name}: .*`with {name}\\(\\):`"):
+            switch()(numbers)
 
 
 def test_no_grad_left_in_another_thread_than_entered_does_no_harm():
@@ -6244,6 +6358,54 @@ def test_a_rule_that_returns_more_axes_than_the_result_has_is_named():
         assert x.grad is None
 
 
+def test_a_gradient_of_a_wrong_shape_is_named_with_both_shapes_and_the_argument():
+    def refuses(forward, wrong, shape):
+        made = {"forward": forward, "dx": lambda g: g.broadcast_to(wrong)}
+        function = type("Misfit", (Function,), made)
+        x = tracked(mg.ones(shape))
+        words = re.escape(f"argument 1 returned a gradient of shape {wrong} ")
+        shapes = words + re.escape(f"for an input of shape {shape}")
+        with pytest.raises(ValueError, match=f"Misfit: .*{shapes}"):
+            function.apply(2.0, x).backward()
+        assert x.grad is None
+
+    refuses(lambda by, x: x.sum(), (2, 2, 3), (2, 1))
+    refuses(lambda by, x: mg.zeros(3), (3,), (2,))
+    refuses(lambda by, x: mg.zeros(3), (3,), (0,))
+
+
+def test_a_gradient_of_a_wrong_kind_is_named_with_both_kinds():
+    class Listed(Function):
+        def forward(by, x):
+            return x * by
+
+        def dx(g):
+            return [g]
+
+    x = tracked([1.0])
+    for create_graph, kind in ((False, "NDArray"), (True, "Tensor")):
+        words = f"Listed: .*argument 1 must return one gradient, a {kind}, not a list"
+        with pytest.raises(TypeError, match=words):
+            grad(Listed.apply(2.0, x), [x], create_graph=create_graph)
+
+
+def test_a_rule_may_read_all_there_is_and_the_shape_of_a_number_is_empty():
+    seen = []
+
+    class Curious(Function):
+        def forward(x, by):
+            return x * by
+
+        def dx(g, y, i, x_shape, by_shape, x, by):
+            seen.append((y.tolist(), x_shape, by_shape, x.tolist(), by))
+            return g * by
+
+    x = tracked([1.0, 2.0])
+    Curious.apply(x, 3.0).backward()
+    assert x.grad.tolist() == [3.0, 3.0]
+    assert seen == [([3.0, 6.0], (2,), (), [1.0, 2.0], 3.0)]
+
+
 def test_a_rule_may_undo_part_of_the_broadcasting_itself():
     class Product(Function):
         def forward(a, b):
@@ -6289,6 +6451,80 @@ def test_a_rule_for_no_input_is_an_error_naming_the_class():
         Stray.apply(tracked([1.0])).backward()
 
 
+def test_attributes_that_begin_with_d_are_rules_only_if_they_take_g():
+    class Described(Function):
+        degree, dtypes = 3, ("float32", "float64")
+
+        def forward(x):
+            return x * x * x
+
+        def describe(self):
+            return "a cube"
+
+        def dx(g, x):
+            n = 3  # a variable of the rule's own is nothing that it reads
+            return g * (n * x * x)
+
+    x = tracked([2.0])
+    Described.apply(x).backward()
+    assert x.grad.tolist() == [12.0] and Described().describe() == "a cube"
+
+
+def test_a_function_without_forward_or_without_a_rule_is_an_error_naming_the_class():
+    with pytest.raises(TypeError, match="Empty: forward must be a plain function"):
+        type("Empty", (Function,), {"dx": lambda g: g})
+    with pytest.raises(TypeError, match=r"Ruleless: forward\(a, b\) needs a rule"):
+        type("Ruleless", (Function,), {"forward": lambda a, b: a})
+
+
+def test_a_rule_named_after_no_parameter_is_told_what_there_is():
+    def forward(a, *bs):
+        total = a  # a variable is no parameter
+        return total
+
+    for name in ("dtotal", "dc"):
+        made = {"forward": forward, name: lambda g, a, i: g}
+        words = (
+            f"Lost: the rule {name}(g, a, i) must be named after one of (a, bs) and "
+            "take g, then any of y, i, a_shape, a"
+        )
+        with pytest.raises(TypeError, match=re.escape(words)):
+            type("Lost", (Function,), made)
+
+
+def test_a_function_of_ones_own_with_a_built_in_name_replaces_nothing():
+    class Mul(Function):
+        def forward(a, b):
+            return a - b
+
+        def da(g):
+            return g
+
+    x = tracked([2.0])
+    assert Mul.apply(x, 3.0)._ctx.op == "mul" and Mul.apply(x, 3.0).item() == -1.0
+    y = x * Tensor([3.0])
+    y.backward()
+    assert y.item() == 6.0 and x.grad.tolist() == [3.0]
+
+
+def test_class_options_reach_the_other_parents_of_a_function():
+    seen = []
+
+    class Noted:
+        def __init_subclass__(cls, note, **options):
+            super().__init_subclass__(**options)
+            seen.append(note)
+
+    class Twice(Function, Noted, note="hello"):
+        def forward(x):
+            return x + x
+
+        def dx(g):
+            return g + g
+
+    assert seen == ["hello"] and Twice.apply(tracked([1.0])).item() == 2.0
+
+
 def test_a_rule_that_reads_what_does_not_exist_is_an_error_naming_the_class():
     with pytest.raises((TypeError, RuntimeError, ValueError), match="Nosy"):
 
@@ -6321,7 +6557,8 @@ def test_a_forward_that_returns_no_array_is_an_error_naming_the_class(result):
         def dx(g):
             return g
 
-    with pytest.raises(TypeError, match="(?i)odd.*NDArray"):
+    kind = type(result).__name__
+    with pytest.raises(TypeError, match=f"Odd.*NDArray, not a {kind};"):
         Odd.apply(tracked(1.0))
 
 
@@ -6350,6 +6587,22 @@ def test_arguments_of_apply_are_checked_and_named():
             call()
     with pytest.raises(TypeError, match="astype"):
         x.astype()
+
+
+def test_options_left_out_have_their_own_defaults():
+    x = tracked([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    assert x.sum(keepdims=True).tolist() == [[21.0]]
+    assert x.var(keepdims=True).shape == (1, 1)
+    assert x.var(ddof=1).item() == 3.5
+
+
+def test_arguments_that_do_not_fit_are_counted_and_named():
+    words = r"scale: the arguments are \(x, by\); got 1 by position and {} by name"
+    x = tracked([1.0])
+    with pytest.raises(TypeError, match=words.format("to, at")):
+        Scale.apply(x, to=2.0, at=3.0)
+    with pytest.raises(TypeError, match=words.format("none").replace("1", "0")):
+        Scale.apply()
 
 
 def test_several_inputs_of_one_kind_share_a_rule():
@@ -6602,6 +6855,32 @@ def test_anomaly_in_backward_names_operation_and_the_line_of_the_forward():
         grad(user(x), [x], create_graph=True)
 
 
+def test_anomaly_says_what_was_made_of_which_shapes_and_where():
+    def user(x, y):
+        return x / y  # here
+
+    lines, start = inspect.getsourcelines(user)
+    at = start + next(i for i, line in enumerate(lines) if "# here" in line)
+    place = f"{user.__code__.co_filename}:{at}"
+    x, y = tracked([1.0, 2.0]), tracked([[0.0], [1.0]])
+    with pytest.raises(FloatingPointError) as caught, mg.detect_anomaly():
+        user(x, y)
+    assert str(caught.value) == (
+        "div made inf out of finite inputs of shape (2,) and (2, 1), "
+        f"called at {place}"
+    )
+
+
+def test_anomaly_in_backward_of_what_was_not_watched_says_so():
+    y = (tracked([0.0]) * 2).sqrt()
+    with pytest.raises(FloatingPointError) as caught, mg.detect_anomaly():
+        y.backward()
+    assert str(caught.value) == (
+        "backward of sqrt made inf out of finite inputs of shape (1,) and (1,), "
+        "called at a place outside detect_anomaly()"
+    )
+
+
 def test_anomaly_inside_a_module_names_the_users_line():
     class Net(mg.Module):
         def __init__(self):
@@ -6716,6 +6995,11 @@ def test_graph_lists_inputs_before_outputs_each_once():
         for u in t._ctx.inputs if t._ctx else ():
             assert at[id(u)] < at[id(t)]
     assert mg.graph(x1) == [x1] or mg.graph(x1)[0] is x1
+
+
+def test_graph_of_what_is_no_tensor_is_refused():
+    with pytest.raises(TypeError, match="graph: a NDArray has no history"):
+        mg.graph(mg.ones(2))
 
 
 def doublings(n):
