@@ -4060,6 +4060,25 @@ def test_integer_tensor_cannot_be_made_to_require_a_gradient(dtype):
         x.requires_grad = True
 
 
+def test_requires_grad_is_a_bool_and_may_be_set_on_a_leaf():
+    x = Tensor([1.0, 2.0])
+    assert x.requires_grad is False and x.is_leaf is True
+    x.requires_grad = 1
+    assert x.requires_grad is True
+    y = x * 2
+    x.requires_grad = False
+    assert x.requires_grad is False and not (x * 2).requires_grad
+    assert y.requires_grad is True and y.is_leaf is False
+
+
+def test_a_result_cannot_be_made_to_require_no_gradient():
+    y = tracked([1.0, 2.0]) * 2
+    y.requires_grad = True
+    with pytest.raises(RuntimeError, match=r"requires_grad: .*\(2,\).*detach\(\)"):
+        y.requires_grad = False
+    assert y.requires_grad
+
+
 def test_ctx_names_the_operation_and_its_inputs():
     x1, x2, x3 = tracked([1.0, 2.0]), tracked([3.0, 4.0]), tracked([5.0, 6.0])
     y = (x1 + x2) * x3
@@ -4070,6 +4089,14 @@ def test_ctx_names_the_operation_and_its_inputs():
     y.backward()
     assert (x1.grad == x3.data).all() and (x2.grad == x3.data).all()
     assert (x3.grad == (x1 + x2).data).all() and (between.grad == x3.data).all()
+
+
+def test_ctx_holds_the_function_and_all_it_was_given():
+    x = tracked([[1.0, 2.0]])
+    ctx = x.sum(1, keepdims=True)._ctx
+    assert ctx.op == "sum" and ctx.function is mg._FUNCTIONS["sum"]
+    assert ctx.inputs == (x,) and ctx.args == (x, 1, True)
+    assert ctx == ("sum", ctx.inputs, ctx.function, ctx.args)
 
 
 def test_a_python_number_is_no_input():
@@ -4102,6 +4129,14 @@ def test_comparisons_and_argmax_require_no_gradient():
     assert (x != None) is True  # noqa: E711
 
 
+def test_what_requires_no_gradient_takes_options_by_name():
+    x = tracked([[1.0, 3.0, 2.0], [4.0, 0.0, 5.0]])
+    assert x.argmax(axis=1).tolist() == [1, 2]
+    assert x.argmin(axis=0, keepdims=True).tolist() == [[0, 1, 0]]
+    assert (x > 3).any(axis=0).tolist() == [True, False, True]
+    assert (x > 0).all(axis=1).tolist() == [True, False]
+
+
 def test_hash_is_by_identity():
     x, y = tracked([1.0]), tracked([1.0])
     assert hash(x) != hash(y) and len({x, y, x}) == 2
@@ -4120,6 +4155,22 @@ def test_foreign_types_are_refused_by_python_itself():
     for f in (lambda: x + "a", lambda: x * {}, lambda: None - x, lambda: x ** "2"):
         with pytest.raises(TypeError):
             f()
+
+
+def test_the_operators_leave_what_they_do_not_know_to_the_other_side():
+    x = tracked([1.0])
+    for name in ("add", "sub", "mul", "truediv", "pow", "matmul"):
+        assert getattr(x, f"__{name}__")("a") is NotImplemented
+        assert getattr(x, f"__r{name}__")("a") is NotImplemented
+
+
+def test_a_tensor_of_a_class_of_ones_own_is_an_operand_like_any():
+    class Named(Tensor):
+        pass
+
+    x, w = tracked([2.0]), Named([3.0], requires_grad=True)
+    (x * w - w / x).backward()
+    assert x.grad.tolist() == [3.75] and w.grad.tolist() == [1.5]
 
 
 @pytest.mark.parametrize("kind", [NDArray, list], ids=["array", "list"])
@@ -4756,6 +4807,25 @@ def test_data_that_cannot_have_a_gradient_is_refused():
     with pytest.raises(TypeError, match="int64"):
         x.data = NDArray([1], dtype="int64")
     assert x.dtype == "float32" and x.tolist() == [2.0]
+
+
+def test_data_may_change_its_dtype_where_no_gradient_is_required():
+    x = Tensor([2.0])
+    x.data = NDArray([1], dtype="int64")
+    assert x.dtype == "int64" and x.tolist() == [1]
+
+
+def test_data_from_a_list_keeps_the_dtype():
+    x = tracked([1.0], "float64")
+    x.data = [0.1]
+    assert x.dtype == "float64" and x.tolist() == [0.1]
+
+
+def test_data_of_another_shape_is_refused_naming_both():
+    x = tracked([1.0, 2.0])
+    with pytest.raises(ValueError, match=r"data: shape \(3,\) .*\(2,\)"):
+        x.data = [1.0, 2.0, 3.0]
+    assert x.tolist() == [1.0, 2.0]
 
 
 def test_data_of_another_shape_gives_no_gradient_of_that_shape():
@@ -5779,6 +5849,8 @@ CORNERS = {
         [[0.0, 1.0, 0.5, 2.0, -1.0]],
         [[1, 1, 1, 0, 0]],
     ),
+    "clip below no bound": (lambda x: x.clip(None, 1.0), [[-9.0, 2.0]], [[1, 0]]),
+    "clip above no bound": (lambda x: x.clip(1.0, None), [[-9.0, 2.0]], [[0, 1]]),
     "max shares among ties": (lambda x: x.max(), [[1.0, 3.0, 3.0]], [[0, 0.5, 0.5]]),
     "max of an axis too": (
         lambda x: x.max(1),
@@ -10533,8 +10605,9 @@ def test_operands_that_are_no_tensors_are_kept_as_they_were(kind):
     make = list if kind is list else pytest.importorskip("numpy").array
     x, other, mask = needing([3.0, 3.0]), make([1.0, 5.0]), make([True, False])
     results = x.maximum(other), mg.where(mask, x, 0), x.clip(other, 9.0)
+    results += (x.minimum(other),)
     other[:], mask[:] = [9.0, 0.0], [False, True]
-    for y, expected in zip(results, ([1.0, 0.0], [1.0, 0.0], [1.0, 0.0])):
+    for y, expected in zip(results, [[1.0, 0.0]] * 3 + [[0.0, 1.0]]):
         assert grad(y, [x])[0].tolist() == expected
 
 
