@@ -4040,6 +4040,13 @@ def test_tensor_repr_tells_leaf_from_result():
     assert repr(x * 2) == "Tensor([2., 4.], op='mul')"
 
 
+def test_str_of_a_tensor_is_its_repr():
+    x = tracked([1.0], "float64")
+    assert repr(x) == "Tensor([1.], dtype='float64', requires_grad=True)"
+    assert str(x) == repr(x) and str(x * 2) == "Tensor([2.], dtype='float64', op='mul')"
+    assert str(Tensor([1, 2], dtype="int64")) == "Tensor([1, 2], dtype='int64')"
+
+
 def test_device_is_cpu_only():
     x = Tensor(1.0)
     assert x.device == "cpu" and x.to("cpu") is x
@@ -5233,6 +5240,35 @@ def test_grad_returns_one_tensor_for_each_input_and_touches_no_grad():
     assert all(t.grad is None for t in (x, w, b, h))
 
 
+def test_grad_takes_one_input_or_any_series_of_them():
+    x, w = tracked([2.0]), tracked([3.0])
+    for inputs, expected in (
+        (x, [[3.0]]),
+        ([x], [[3.0]]),
+        ((w, x), [[2.0], [3.0]]),
+        ((t for t in (w, x)), [[2.0], [3.0]]),
+    ):
+        gs = grad(x * w, inputs)
+        assert type(gs) is tuple and [g.tolist() for g in gs] == expected
+
+
+def test_create_graph_records_inside_no_grad_too():
+    x = tracked([3.0])
+    y = x * x * x
+    with no_grad():
+        (g,) = grad(y, [x], create_graph=True)
+        assert not records()
+    assert g.tolist() == [27.0] and grad(g, [x])[0].tolist() == [18.0]
+
+
+def test_grad_passes_by_branches_that_do_not_lead_to_its_inputs():
+    x, w = tracked([2.0, 3.0]), tracked([1.0, 5.0, 7.0])
+    for key in (slice(1, None), NDArray([0, 2], "int64"), [True, False, True]):
+        part = w[key]
+        (g,) = grad((x * part).sum(), [x], retain_graph=True)
+        assert g.tolist() == part.tolist()
+
+
 def test_grad_output_is_the_upstream_gradient():
     for kind in (NDArray, Tensor, list):
         x = tracked([1.0, 2.0])
@@ -5273,6 +5309,21 @@ def test_grad_of_a_tensor_that_requires_no_gradient_is_an_error():
     x = tracked([1.0])
     with pytest.raises(RuntimeError, match="requires_grad"):
         grad(x.detach() * 2, [x])
+
+
+def test_what_cannot_start_a_backward_is_named_with_its_shape():
+    x = tracked([1.0, 2.0])
+    starts = {
+        "backward": lambda t, *g: t.backward(*g),
+        "grad": lambda t, *g: grad(t, x, *g),
+    }
+    for name, start in starts.items():
+        with pytest.raises(RuntimeError, match=rf"{name}: .* shape \(2,\) requires no"):
+            start(x.detach())
+        with pytest.raises(ValueError, match=rf"{name}: .* shape \(3,\), .* \(2,\)"):
+            start(x * 2, [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match=r"input 0, of shape \(1,\)"):
+        grad(x * 2, tracked([1.0]))
 
 
 def test_grad_releases_the_graph_unless_told_otherwise():
@@ -5649,6 +5700,13 @@ def test_gradcheck_of_matmul_with_itself():
     assert tape_check(lambda a: a @ a, [tracked64((3,))], order=2)
 
 
+def test_matmul_by_its_name_is_the_operator():
+    a, b = tracked([[1.0, 2.0], [3.0, 4.0]]), tracked([[5.0], [6.0]])
+    for y in (a.matmul(b), mg.matmul(a, b), mg.matmul(a.data, b)):
+        assert type(y) is Tensor and y.tolist() == [[17.0], [39.0]]
+        assert y._ctx.op == "matmul" and y._ctx.inputs[1] is b
+
+
 X234, X131 = (2, 3, 4), (1, 3, 1)
 SHAPING = {
     "reshape": (lambda x: x.reshape(4, -1), X234),
@@ -5730,6 +5788,13 @@ def test_gradcheck_of_shaping(op):
     twice = tracked64(shape[:1] + (1,) * len(shape[1:]) if len(shape) > 2 else shape)
     full = shape
     assert tape_check(lambda x: f((x * x).broadcast_to(full)) * 3, [twice], order=2)
+
+
+def test_a_contiguous_tensor_is_a_copy_of_the_numbers():
+    x = tracked([[1.0, 2.0], [3.0, 4.0]])
+    y = x.T.contiguous()
+    assert y.tolist() == [[1.0, 3.0], [2.0, 4.0]] and y.data.strides == (2, 1)
+    assert x.contiguous().data.buffer is not x.data.buffer
 
 
 @pytest.mark.parametrize(
@@ -6861,6 +6926,29 @@ def test_gradcheck_catches_a_broken_chain_and_a_constant():
     assert gradcheck(lambda x, c: x * 2, [tracked64((2,)), tracked64((2,))])
 
 
+def test_gradcheck_looks_at_each_of_several_outputs():
+    def wrong(x):
+        return x.detach() * x
+
+    def right(x):
+        return x * x
+
+    def both(kind, *fs):
+        return lambda x: kind([f(x) for f in fs])
+
+    for kind in (tuple, list):
+        assert gradcheck(both(kind, right, Tensor.exp), (tracked64((2,)),))
+        for fs in ((wrong, right), (right, wrong)):
+            with pytest.raises(RuntimeError, match="derivative 1 of input 0"):
+                gradcheck(both(kind, *fs), tracked64((2,)))
+
+
+def test_gradcheck_leaves_inputs_of_whole_numbers_alone():
+    n = Tensor([2, 3], dtype="int64")
+    assert gradcheck(lambda x, n: x * n, [tracked64((2,)), n], order=2)
+    assert gradcheck(lambda x, n: x * n, [tracked64((2,)), n.data], order=2)
+
+
 def test_gradcheck_names_input_index_and_both_values():
     class Bad(Function):
         def forward(a, b):
@@ -7128,6 +7216,17 @@ def test_print_graph_of_odd_values():
     assert "nan" in out.getvalue() and "(0,)" in out.getvalue()
 
 
+def test_print_graph_tells_a_released_result_from_a_leaf():
+    x, out = tracked([1.0, 2.0]), io.StringIO()
+    total = (x * x).sum()
+    total.backward()
+    mg.print_graph(total * 2, {"x": x, "total": total}, out)
+    assert out.getvalue() == (
+        "0  released  ()  5   1  total\n"
+        "1  mul(0)    ()  10  -\n"
+    )  # fmt: skip
+
+
 def test_names_may_come_from_a_module():
     model = mg.Sequential(mg.Linear(2, 3), mg.ReLU(), mg.Linear(3, 1))
     y = model(Tensor([[1.0, 2.0]]))
@@ -7160,6 +7259,20 @@ def test_to_dot_is_valid_graphviz():
     assert text.count("->") >= 4
     if kinds:
         assert kinds.count("node") >= 5 and kinds.count("edge") >= 4
+
+
+def test_to_dot_line_by_line():
+    x, c = tracked([[1.0, 2.0]]), Tensor([3.0, 4.0])
+    assert mg.to_dot(x * c, names={'my "x" \\': x}).splitlines() == [
+        "digraph {",
+        "  rankdir=LR;",
+        '  n0 [label="constant\\n(2,)", shape=box];',
+        '  n1 [label="my \\"x\\" \\\\\\nleaf\\n(1, 2)", shape=box];',
+        '  n2 [label="mul\\n(1, 2)", shape=ellipse];',
+        "  n1 -> n2;",
+        "  n0 -> n2;",
+        "}",
+    ]
 
 
 @pytest.mark.parametrize(
