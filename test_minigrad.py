@@ -6810,6 +6810,12 @@ def test_gradcheck_runs_in_float64_whatever_it_is_given():
     assert gradcheck(lambda x: x * x, [Tensor([1.0, 100.0])])
 
 
+def test_gradcheck_takes_arrays_and_lists_for_inputs():
+    for x in ([0.5, 2.0], NDArray([0.5, 2.0]), Tensor([0.5, 2.0])):
+        assert gradcheck(lambda x, y: x * y.exp(), [x, x], order=2)
+        assert gradcheck(lambda x, y: x * y.exp(), (x, 0.5))
+
+
 def test_gradcheck_leaves_its_inputs_as_they_were():
     x = tracked64((2, 3))
     before = x.tolist()
@@ -6918,6 +6924,21 @@ def test_gradcheck_catches_a_rule_that_reads_differently_on_graphs():
         gradcheck(Square.apply, [tracked64((2, 3))], order=2)
 
 
+def test_gradcheck_of_order_1_asks_what_the_rule_says_of_numbers_only():
+    def square(for_numbers, for_graphs):
+        def dx(g, x):
+            return g * x * (for_numbers if isinstance(g, NDArray) else for_graphs)
+
+        return type("Square", (Function,), {"forward": lambda x: x * x, "dx": dx}).apply
+
+    x = tracked64((2, 3))
+    assert gradcheck(square(2, 6), [x])
+    for order in (1, 2):
+        assert gradcheck(square(2, 2), [x], order=order)
+        with pytest.raises(RuntimeError, match="derivative 1"):
+            gradcheck(square(6, 2), [x], order=order)
+
+
 def test_gradcheck_catches_a_broken_chain_and_a_constant():
     with pytest.raises(RuntimeError):
         gradcheck(lambda x: x.detach() * x, [tracked64((2,))])
@@ -6975,6 +6996,21 @@ def test_gradcheck_of_a_step_that_is_too_coarse_fails_and_tolerance_is_heeded():
     with pytest.raises(RuntimeError):
         gradcheck(lambda x: (10 * x).exp(), [x], eps=0.1)
     assert gradcheck(lambda x: (10 * x).exp(), [x], eps=0.1, atol=1e9)
+
+
+def test_gradcheck_allows_atol_times_1_and_the_size_of_the_gradient():
+    def coarse(atol, sign=1):
+        return gradcheck(lambda x: sign * x**3, tracked([3.0], "float64"), 0.5, atol)
+
+    for sign in (1, -1):
+        with pytest.raises(RuntimeError) as caught:
+            coarse(0.0, sign)
+        words = r"rules say (\S+), central differences (\S+)"
+        rule, slope = map(float, re.search(words, str(caught.value)).groups())
+        allowed = abs(rule - slope) / (1 + abs(slope))
+        assert sign * slope > 1 and coarse(allowed * 1.01, sign)
+        with pytest.raises(RuntimeError):
+            coarse(allowed * 0.99, sign)
 
 
 # ------------------------------------------------------------------ anomalies
