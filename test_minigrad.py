@@ -4063,7 +4063,7 @@ def test_integer_tensor_cannot_require_a_gradient(dtype):
 @pytest.mark.parametrize("dtype", ["int64", "bool"])
 def test_integer_tensor_cannot_be_made_to_require_a_gradient(dtype):
     x = Tensor([1, 0], dtype=dtype)
-    with pytest.raises(TypeError, match="float"):
+    with pytest.raises(TypeError, match=f"Tensor: {dtype} cannot .*float"):
         x.requires_grad = True
 
 
@@ -6756,6 +6756,25 @@ def test_several_inputs_of_one_kind_share_a_rule():
     assert y.tolist() == [18.0, 24.0] and a.grad.tolist() == b.grad.tolist() == [2, 2]
 
 
+def test_the_shared_rule_serves_no_other_input_and_no_other_serves_these():
+    def forward(by, *xs):
+        return xs[0] * xs[1] * by
+
+    shared = type("Shared", (Function,), {"forward": forward, "dxs": lambda g: g})
+    alone = type("Alone", (Function,), {"forward": forward, "dby": lambda g: g})
+    x, constant = tracked([1.0]), Tensor([2.0])
+    for function, arguments, i in (
+        (shared, (x, constant, constant), 0),
+        (alone, (constant, x, constant), 1),
+        (alone, (constant, constant, x), 2),
+    ):
+        name = function.__name__
+        words = f"{name}: argument {i} requires a gradient, but has no rule"
+        with pytest.raises(TypeError, match=words):
+            function.apply(*arguments).backward()
+        assert x.grad is None
+
+
 def test_an_input_without_a_rule_is_never_silently_without_gradient():
     class Half(Function):
         def forward(a, b):
@@ -6965,9 +6984,13 @@ def test_gradcheck_looks_at_each_of_several_outputs():
 
 
 def test_gradcheck_leaves_inputs_of_whole_numbers_alone():
+    def f(x, n):
+        assert n.dtype == "int64" and not n.requires_grad
+        return x * n
+
     n = Tensor([2, 3], dtype="int64")
-    assert gradcheck(lambda x, n: x * n, [tracked64((2,)), n], order=2)
-    assert gradcheck(lambda x, n: x * n, [tracked64((2,)), n.data], order=2)
+    assert gradcheck(f, [tracked64((2,)), n], order=2)
+    assert gradcheck(f, [tracked64((2,)), n.data], order=2)
 
 
 def test_gradcheck_names_input_index_and_both_values():
