@@ -6629,6 +6629,21 @@ def test_a_rule_named_after_no_parameter_is_told_what_there_is():
             type("Lost", (Function,), made)
 
 
+def test_a_variable_of_forward_is_no_parameter():
+    class Doubled(Function):
+        def forward(x):
+            y = x * 2  # as a parameter this name would be refused
+            return y
+
+        def dx(g):
+            return g * 2
+
+    assert gradcheck(Doubled.apply, [tracked64((2,))], order=2)
+    made = {"forward": Doubled.forward, "dx": Doubled.dx, "dy": lambda g: g}
+    with pytest.raises(TypeError, match=r"Lost: the rule dy\(g, \) must be named"):
+        type("Lost", (Function,), made)
+
+
 def test_a_function_of_ones_own_with_a_built_in_name_replaces_nothing():
     class Mul(Function):
         def forward(a, b):
