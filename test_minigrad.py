@@ -4144,6 +4144,20 @@ def test_what_requires_no_gradient_takes_options_by_name():
     assert (x > 0).all(axis=1).tolist() == [True, False]
 
 
+@pytest.mark.parametrize("kind", [Tensor, NDArray])
+def test_masks_made_of_tensors_combine(kind):
+    a = tracked([1.0, 2.0, 3.0, 4.0]) > 2
+    b = kind([True, False, True, False], dtype="bool")
+    for y, expected in (
+        (a & b, [False, False, True, False]),
+        (a | b, [True, False, True, True]),
+        (b & a, [False, False, True, False]),
+        (b | a, [True, False, True, True]),
+        (~a, [True, True, False, False]),
+    ):
+        assert type(y) is Tensor and y.dtype == "bool" and y.tolist() == expected
+
+
 def test_hash_is_by_identity():
     x, y = tracked([1.0]), tracked([1.0])
     assert hash(x) != hash(y) and len({x, y, x}) == 2
