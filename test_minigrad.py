@@ -7114,8 +7114,7 @@ def test_anomaly_says_what_was_made_of_which_shapes_and_where():
     with pytest.raises(FloatingPointError) as caught, mg.detect_anomaly():
         user(x, y)
     assert str(caught.value) == (
-        "div made inf out of finite inputs of shape (2,) and (2, 1), "
-        f"called at {place}"
+        f"div made inf out of finite inputs of shape (2,) and (2, 1), called at {place}"
     )
 
 
