@@ -1312,6 +1312,11 @@ def test_where_of_three_numbers_is_one_of_them():
         assert got == answer and type(got) is int
 
 
+def test_where_chooses_among_numbers_by_anything_an_array_is_made_of():
+    for condition in (range(2), array.array("d", [0.0, 2.5]), [False, True]):
+        holds(mg.where(condition, 3, 4), [4, 3], "int64")
+
+
 def test_where_with_a_number_for_condition_still_broadcasts():
     x = NDArray([1.0, 2.0])
     for condition in (True, False):
