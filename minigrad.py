@@ -1556,7 +1556,8 @@ def _decimals(x, style, dtype):
     for digits in range(8):
         if _cast("repr", [float(f"{x:.{digits}{style}}")], dtype)[0] == x:
             return digits
-    return 8
+    mantissa = f"{x:.8{style}}".partition("e")[0]
+    return len(mantissa.rstrip("0").partition(".")[2])
 
 
 def _float_texts(values, dtype):
@@ -1564,16 +1565,14 @@ def _float_texts(values, dtype):
     sizes = [abs(x) for x in values if x and isfinite(x)]
     low, high = min(sizes, default=1.0), max(sizes, default=1.0)
     style = "e" if high >= 1e8 or low < 1e-4 or high / low > 1000.0 else "f"
-    places = [_decimals(x, style, dtype) if isfinite(x) else 0 for x in values]
-    right = max(places, default=0)
-    texts = []
-    for x, own in zip(values, places):
-        if style == "e" or not isfinite(x):
-            texts.append(f"{x:#.{right}{style}}")  # "#" keeps the point of "1."
-        else:
-            text = f"{x:#.{own}f}"
-            texts.append(text.rstrip("0").ljust(len(text) + right - own))
-    return texts
+    places = [_decimals(x, style, dtype) if isfinite(x) else None for x in values]
+    right = max([own for own in places if own is not None], default=0)
+    if style == "e":
+        return [f"{x:#.{right}e}" for x in values]  # "#" keeps the point of "1."
+    return [
+        f"{x:f}" if own is None else f"{x:#.{own}f}" + " " * (right - own)
+        for x, own in zip(values, places)
+    ]
 
 
 def _texts(a):
@@ -2785,9 +2784,7 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
     watching, sums = _mode.get()[1], {output: gradient}
     while order:
         t = order.pop()
-        g = sums.pop(t, None)
-        if g is None:
-            continue
+        g = sums.pop(t)
         yield t, g
         if t._function is None:
             continue
@@ -3223,6 +3220,8 @@ def where(condition: Any, a: Any, b: Any) -> Any:
         return a if condition else b
     if isinstance(condition, Tensor):
         condition = condition.detach()
+    elif not _is_number(condition):
+        condition = _as_array(condition)
     like = [x._data for x in (a, b, condition) if isinstance(x, _Common)] or [zeros(())]
     fixed = [
         x if isinstance(x, _Common) else _operand("where", x, like[0])
@@ -4886,10 +4885,11 @@ def to_dot(t: Tensor, names: Any = None) -> str:
     """
     lines = ["digraph {", "  rankdir=LR;"]
     for i, (u, inputs, name) in enumerate(_nodes(t, names)):
-        kind = u._ctx.op if u._ctx else "leaf" if u._needs else "constant"
+        leaf = "leaf" if u._needs else "constant"
+        kind = u._ctx.op if u._ctx else leaf if u.is_leaf else "released"
         name = name.replace("\\", "\\\\").replace('"', '\\"')
         text = "\\n".join([part for part in (name, kind, str(u.shape)) if part])
-        shape = "ellipse" if u._ctx else "box"
+        shape = "box" if u.is_leaf else "ellipse"
         lines.append(f'  n{i} [label="{text}", shape={shape}];')
         lines += [f"  n{k} -> n{i};" for k in inputs]
     return "\n".join([*lines, "}"])

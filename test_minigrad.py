@@ -1317,6 +1317,12 @@ def test_where_chooses_among_numbers_by_anything_an_array_is_made_of():
         holds(mg.where(condition, 3, 4), [4, 3], "int64")
 
 
+def test_where_takes_a_condition_of_any_kind_beside_an_array():
+    a = NDArray([1.0, 2.0])
+    for condition in (array.array("d", [1, 0]), [True, False], (1, 0), range(1, -1, -1)):
+        holds(mg.where(condition, a, 5.0), [1.0, 5.0])
+
+
 def test_where_with_a_number_for_condition_still_broadcasts():
     x = NDArray([1.0, 2.0])
     for condition in (True, False):
@@ -1981,6 +1987,13 @@ def test_arrays_beyond_1000_elements_are_summarised():
     assert lines[3] == "         ...,"
     assert lines[6] == "         [1., 1., 1., ..., 1., 1., 1.]], shape=(11, 100))"
     assert len(lines) == 7
+
+
+def test_float64_is_printed_without_padding_to_eight_digits():
+    assert str(NDArray([0.1 + 0.2, 1.5], "float64")) == "[0.3 1.5]"
+    assert str(NDArray(0.1 + 0.2, "float64")) == "0.3"
+    a = NDArray([0.0175359260001, INF, 34.0], "float64")
+    assert str(a) == "[1.7535926e-02           inf 3.4000000e+01]"
 
 
 def test_repr_is_laid_out_as_numpy_does(np):
@@ -7373,6 +7386,14 @@ def test_to_dot_line_by_line():
 def test_to_dot_escapes_names(name):
     x = tracked([1.0])
     check_dot(mg.to_dot(x * x, names={name: x}))
+
+
+def test_to_dot_tells_a_released_result_from_a_leaf():
+    x = needing([1.0])
+    y = x * 2
+    y.backward()
+    assert mg.to_dot(y).count("released") == 1 and "ellipse" in mg.to_dot(y)
+    assert "released" not in mg.to_dot(x)
 
 
 def test_to_dot_shows_both_edges_of_a_square():
