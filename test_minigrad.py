@@ -1318,8 +1318,8 @@ def test_where_chooses_among_numbers_by_anything_an_array_is_made_of():
 
 
 def test_where_takes_a_condition_of_any_kind_beside_an_array():
-    a = NDArray([1.0, 2.0])
-    for condition in (array.array("d", [1, 0]), [True, False], (1, 0), range(1, -1, -1)):
+    a, bytes_like = NDArray([1.0, 2.0]), array.array("d", [1, 0])
+    for condition in (bytes_like, [True, False], (1, 0), range(1, -1, -1)):
         holds(mg.where(condition, a, 5.0), [1.0, 5.0])
 
 
