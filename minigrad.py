@@ -941,14 +941,12 @@ def _side(x, shape):
     again."""
     if x.__class__ is not NDArray:
         return repeat(x)
-    if x.shape == shape:
-        if x._flat is not None or _PYPY or prod(shape) <= _CHUNK:
-            return _run(x)
-    elif not x.shape:
+    if shape and not x.shape:
         return repeat(x.buffer[x.offset])
-    elif _PYPY or prod(shape) <= _CHUNK:
-        return _spread(x, shape)
-    return _Pieces(x, shape)
+    if x.shape == shape and x._flat is not None:
+        return x._flat
+    small = prod(shape) <= _CHUNK or _PYPY  # which does not work in chunks
+    return _spread(x, shape) if small else _Pieces(x, shape)
 
 
 def _elementwise(op, dtype, *operands):
