@@ -728,8 +728,8 @@ class _Pieces:
 
     __slots__ = ("source", "axes")
 
-    def __init__(self, a, shape):
-        self.source, self.axes = a, _walk(shape, _widened(a.shape, a.strides, shape))
+    def __init__(self, a, axes):
+        self.source, self.axes = a, axes
 
     def __len__(self):
         return prod([n for n, _ in self.axes])
@@ -899,7 +899,11 @@ def _natural_array(op, data, fractions="float32"):
     """Return any data as an array of the narrowest dtype that suits it; `fractions`:
     the one for numbers that are not all whole."""
     values, shape = _read(data, op=op)
-    dtype = _natural(values)
+    face = getattr(data, "__array_interface__", None)
+    if len(values) or not face:
+        dtype = _natural(values)
+    else:  # of nothing, NumPy alone knows the kind
+        dtype = {"b": "bool", "f": "float32"}.get(face["typestr"][1], "int64")
     dtype = fractions if dtype == "float32" else dtype
     return _fresh(_cast(op, values, dtype), dtype, shape)
 
@@ -945,8 +949,11 @@ def _side(x, shape):
         return repeat(x.buffer[x.offset])
     if x.shape == shape and x._flat is not None:
         return x._flat
-    small = prod(shape) <= _CHUNK or _PYPY  # which does not work in chunks
-    return _spread(x, shape) if small else _Pieces(x, shape)
+    if _PYPY or prod(shape) <= _CHUNK:  # PyPy does not work in chunks
+        return _spread(x, shape)
+    axes = _walk(shape, _widened(x.shape, x.strides, shape))
+    # Short rows are copied out all at once: by slices along another, longer axis.
+    return _Pieces(x, axes) if axes[-1][0] >= 32 else _spread(x, shape)
 
 
 def _elementwise(op, dtype, *operands):
@@ -994,10 +1001,11 @@ def _write_result(op, a, other):
         dtype, other = other.dtype, _spread(other, a.shape)
     else:
         dtype, other = _natural([other]), repeat(other)
+    dtype = _wider(dtype, "float32" if op in ("div", "pow") else a.dtype)
     run = _run(a)
     if a.dtype in _FLOATS:  # straight into the storage where it is walked whole
         flat = _compute(_KERNELS[op], (run, other), len(run), a.dtype, a._flat)
-    elif _wider(dtype, a.dtype) == a.dtype and op in ("add", "sub", "mul"):
+    elif dtype == a.dtype:
         flat = _cast(op, list(_KERNELS[op][0](run, other)), a.dtype)
     else:
         raise TypeError(f"{op}: a result of {dtype} cannot be written into {a.dtype}")
@@ -1080,14 +1088,21 @@ def _masking(op: str) -> _Binary:
     return combine
 
 
-def _choose(op, *operands):
-    """Apply a kernel that only selects: the result has the widest operand's dtype."""
-    like = next(x for x in operands if x.__class__ is NDArray)
+def _operands(op, like, operands):
+    """Return operands beside the array `like`; raise for what is none."""
     checked = [_operand(op, x, like) for x in operands]
     if any([x is NotImplemented for x in checked]):
         kinds = ", ".join([type(x).__name__ for x in operands])
         raise TypeError(f"{op}: operands are arrays or numbers, not {kinds}")
-    sources = checked[1:] if op == "where" else checked
+    return checked
+
+
+def _choose(op, *operands):
+    """Apply a kernel that only selects: the result has the widest operand's dtype."""
+    first = op == "where"  # its condition does not count
+    like = next((x for x in operands[first:] if x.__class__ is NDArray), operands[0])
+    checked = _operands(op, like, operands)
+    sources = checked[first:]
     dtypes = [x.dtype if x.__class__ is NDArray else _natural([x]) for x in sources]
     return _elementwise(op, _wider(*dtypes), *checked)
 
@@ -1322,12 +1337,18 @@ def _extreme(op, x, axis, keepdims, best):
 # nothing in exact arithmetic but keeps exp from overflowing: its largest value is 1.
 
 
-def _log_sum_exp(row):
-    """Return log(sum(exp(x))) over a row."""
+def _log_sum_exp_apart(row):
+    """Return two terms of log(sum(exp(x))) over a row: the maximum, and what the sum
+    adds to it. Added up at once, the second would be lost beside a large first."""
     top = max(row, default=-inf)
     if isinf(top):  # only -inf, or an inf: nothing to shift
-        return top if top < 0 else sum([x for x in row if not x < 0])  # nan stays nan
-    return top + log(sum([exp(x - top) for x in row]))
+        return (top if top < 0 else sum([x for x in row if not x < 0])), 0.0  # or nan
+    return top, log(sum([exp(x - top) for x in row]))
+
+
+def _log_sum_exp(row):
+    """Return log(sum(exp(x))) over a row."""
+    return sum(_log_sum_exp_apart(row))
 
 
 def _softmax_row(row):
@@ -1340,8 +1361,8 @@ def _softmax_row(row):
 
 def _log_softmax_row(row):
     """Return log(softmax(x)), which is x - log(sum(exp(x))), for each x of a row."""
-    total = _log_sum_exp(row)
-    return [x - total for x in row]
+    top, rest = _log_sum_exp_apart(row)
+    return [x - top - rest for x in row]
 
 
 def _normal_row(row, eps):
@@ -2057,8 +2078,8 @@ class NDArray(_Common):
         >>> arange(4).clip(1, 2).tolist()
         [1.0, 1.0, 2.0, 2.0]
         """
-        low = _operand("clip", -inf if min is None else min, self)
-        high = _operand("clip", inf if max is None else max, self)
+        bounds = -inf if min is None else min, inf if max is None else max
+        low, high = _operands("clip", self, bounds)
         plain = isinstance(low, (int, float)) and isinstance(high, (int, float))
         if plain and self.dtype in _FLOATS and low <= high:  # one pass
             return _mapped(_KERNELS["clip"], self, low, high)
@@ -2363,6 +2384,11 @@ class _Switch:
     _recording: bool | None = None  # within; None: as outside
     _watching: bool | None = None
 
+    def __new__(cls, function: Any = None) -> Any:
+        """Return a switch, or, as `@no_grad` without parentheses, what it decorates."""
+        switch = _new(cls)
+        return switch if function is None else switch(function)
+
     def __enter__(self):
         recording, watching, _ = outside = _mode.get()
         recording = recording if self._recording is None else self._recording
@@ -2399,13 +2425,18 @@ class _Switch:
 
     def _steps(self, generator):
         """Run a generator with the mode on inside it, off wherever it pauses."""
-        resume, value = generator.send, None
+        resume, value, paused = generator.send, None, None
         while True:
-            try:
-                with self:
+            with self:
+                own = _mode.get()
+                _mode.set(paused or own)  # it may have paused inside a mode of its own
+                try:
                     item = resume(value)
-            except StopIteration as stop:
-                return stop.value
+                except StopIteration as stop:
+                    return stop.value
+                finally:
+                    paused = None if _mode.get() is own else _mode.get()
+                    _mode.set(own)
             try:
                 resume, value = generator.send, (yield item)
             except BaseException as error:  # close() too: it throws a GeneratorExit
@@ -2750,7 +2781,8 @@ def _paths(order, wanted):
                 "or that input requires no gradient"
             )
     for t in order:
-        if not needed.isdisjoint([x for x in t._args if isinstance(x, Tensor)]):
+        inputs = [x for x in t._args if isinstance(x, Tensor) and x._time < t._time]
+        if not needed.isdisjoint(inputs):
             needed.add(t)
     return needed
 
@@ -2763,11 +2795,11 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
     `differentiable`: hand the rules Tensors instead of NDArrays. Unless `keep`, each
     tensor's history is released after its turn, and what nobody else holds is freed.
     """
-    order = _behind(output, needing=True)
+    order, needed = _behind(output, needing=True), None
     for t in order:
         if t._time != _RELEASED:
             break  # the released come first
-        # Its history is needed, unless t itself is all that is wanted, as in
+        # Anything may have been behind it, unless t itself is all that is wanted, as in
         # grad(t, t), which is 1 whatever t was made of.
         if not (wanted and {t} == set(wanted)):
             raise RuntimeError(
@@ -2775,7 +2807,6 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
                 "by an earlier backward; give that one retain_graph=True to go "
                 "through it again"
             )
-    needed = None
     if wanted is not None:
         needed = _paths(order, wanted)
         order = [t for t in order if t in needed]
@@ -2784,15 +2815,15 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
         t = order.pop()
         g = sums.pop(t)
         yield t, g
-        if t._function is None:
-            continue
+        passed = False
         for i, x in enumerate(t._args):
             if not isinstance(x, Tensor) or not x._needs or x._time > t._time:
                 continue  # or at t's time did not require a gradient
             if needed is None or x in needed:
                 part = _chain(t, i, x, g, differentiable, watching)
                 sums[x] = sums[x] + part if x in sums else part
-        if not keep:  # cut the links: what only they hold is freed here
+                passed = True
+        if passed and not keep:  # cut the links: what only they hold is freed here
             t._function, t._args, t._time = None, (), _RELEASED
 
 
@@ -2973,7 +3004,7 @@ class Tensor(_Common):
                 f"requires_grad: this tensor of shape {self.shape} is the result of an "
                 "operation and follows its inputs; use detach()"
             )
-        if value and not self._needs:
+        if value and self._time == 0:
             self._time = next(_ticks)
         self._needs = bool(value)
 
@@ -3218,16 +3249,9 @@ def where(condition: Any, a: Any, b: Any) -> Any:
         return a if condition else b
     if isinstance(condition, Tensor):
         condition = condition.detach()
-    elif not _is_number(condition):
+    else:
         condition = _as_array(condition)
-    like = [x._data for x in (a, b, condition) if isinstance(x, _Common)] or [zeros(())]
-    fixed = [
-        x if isinstance(x, _Common) else _operand("where", x, like[0])
-        for x in (condition, a, b)
-    ]
-    if not any([isinstance(x, _Common) for x in fixed]):
-        fixed[0] = NDArray(condition)
-    return _either(Where, *fixed)
+    return _either(Where, condition, a, b)
 
 
 def _in_one_pass(kernel):
@@ -3563,10 +3587,11 @@ class CrossEntropy(Function):
     def forward(x, labels, kept):
         rows = _groups(_run(x), labels.size, x.shape[-1], 1)
         losses = [
-            _log_sum_exp(row) - row[label] if valid else 0.0
+            -_log_softmax_row(row)[label] if valid else 0.0
             for row, label, valid in zip(rows, _run(labels), _run(kept))
         ]
-        return _fresh(array(_CODES[x.dtype], losses), x.dtype, labels.shape)
+        dtype = _floating(x.dtype)
+        return _fresh(array(_CODES[dtype], losses), dtype, labels.shape)
 
     def _dx_in_one_pass(g, x, labels, kept):
         rows, values = _groups(_run(x), labels.size, x.shape[-1], 1), []
@@ -4546,6 +4571,7 @@ def _classes(op, x, labels, ignore):
         raise ValueError(f"{op}: scores of shape {x.shape} and labels of shape "
                          f"{labels.shape}; expected (n, classes) with (n,), or "
                          "(classes,) with one label")
+    _need_numbers(f"{op}: ignore_index", *() if ignore is None else (ignore,))
     _check_labels(op, labels, x.shape[-1], ignore)
     return x, labels, labels >= 0 if ignore is None else labels != ignore
 
@@ -4590,9 +4616,6 @@ def cross_entropy(logits: Any, labels: Any, reduction: str = "mean",
 
 def _update(kernel, written, read):
     """Run a kernel over arrays alike; write its results back into `written`."""
-    for a in written:
-        if a._flat is None:
-            _refuse_repeats("step", a, list(zip(a.shape, a.strides)))
     flats = [_run(a) for a in written]
     runs = [*flats, *[_run(a) for a in read]]
     n = written[0].size
@@ -4628,7 +4651,7 @@ class Optimizer:
 
     def __init__(self, params: Iterable[Tensor], **settings: float) -> None:
         name = type(self).__name__
-        _check(not isinstance(params, (Module, Tensor)),
+        _check(hasattr(params, "__iter__") and not isinstance(params, (Module, Tensor)),
                f"{name}: give a list of parameters, as model.parameters()", TypeError)
         self.params = list(params)
         _check(self.params, f"{name}: no parameters to optimise")
@@ -4649,14 +4672,20 @@ class Optimizer:
 
     def step(self) -> None:
         """Update every parameter that has a gradient."""
+        moves = []
         for i, p in enumerate(self.params):
             if p.grad is None:
                 continue
-            if not isinstance(p.grad, _Common) or p.grad.shape != p.shape:
+            a = p._data
+            if not isinstance(p.grad, _Common) or p.grad.shape != a.shape:
                 raise ValueError(f"{type(self).__name__}: parameter {i} has shape "
-                                 f"{p.shape}; its gradient must be an array of the "
+                                 f"{a.shape}; its gradient must be an array of the "
                                  f"same shape, not {p.grad!r:.60}")
-            self._step(p._data, p.grad._data, self._state[i])
+            if a._flat is None:
+                _refuse_repeats("step", a, list(zip(a.shape, a.strides)))
+            moves.append((a, p.grad._data, self._state[i]))
+        for move in moves:  # all were checked before the first one
+            self._step(*move)
 
     def _step(self, p, g, state):
         """Update p, an NDArray, in place by its gradient g; to be overridden."""
@@ -4754,26 +4783,27 @@ class Adam(Optimizer):
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0.0) -> None:
         two = isinstance(betas, (tuple, list)) and len(betas) == 2
-        _check(two and all([0 <= b < 1 for b in betas]),
+        _check(two and all([_is_number(b) and 0 <= b < 1 for b in betas]),
                f"{type(self).__name__}: betas are two of [0, 1), not {betas!r}")
         super().__init__(params, lr=lr, beta1=betas[0], beta2=betas[1], eps=eps,
                          weight_decay=weight_decay)
 
     def _step(self, p, g, state):
+        lr = float(self.lr)
         if not state:
             state.update(self._begin(p))
         state["step"] += 1
         b1, b2, eps, decay = self.beta1, self.beta2, self.eps, self.weight_decay
         c1, c2 = 1 - b1, 1 - b2
-        lr = float(self.lr)
         rate = lr / (1 - b1 ** state["step"])  # the bias of m
         root = sqrt(1 - b2 ** state["step"])  # the bias of v, under the root
         # rate * m / (sqrt(v) / root + eps), with one division for each element:
         rate, eps = rate * root, eps * root
+        shrink = 1 - lr * decay
 
         def kernel(p, m, v, g):
             if decay and self._decoupled:
-                p = [x - lr * decay * x for x in p]
+                p = [shrink * x for x in p]
             elif decay:
                 g = [d + decay * x for x, d in zip(p, g)]
             m = [b1 * u + c1 * d for u, d in zip(m, g)]
@@ -4811,6 +4841,8 @@ def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float) -> float
     """
     _check_amounts("clip_grad_norm_", max_norm=max_norm)
     tensors = [params] if isinstance(params, Tensor) else list(params)
+    _check(all([isinstance(p, Tensor) for p in tensors]),
+           f"clip_grad_norm_: give tensors, not {tensors!r:.60}", TypeError)
     grads = [p.grad._data for p in tensors if p.grad is not None]
     norm = sqrt(sum([_exact_sum([x * x for x in _run(g)]) for g in grads]))
     scale = max_norm / (norm + 1e-6)  # as in PyTorch; a norm of 0 divides nothing

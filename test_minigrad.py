@@ -881,6 +881,15 @@ def test_indexing_by_lists_arrays_and_masks_copies(code, values):
     holds(a, grid(3, 4).tolist())
 
 
+def test_empty_numpy_arrays_keep_their_kind_as_an_index(np):
+    assert mg.zeros((0, 3))[np.zeros((0, 3), bool)].shape == (0,)
+    assert mg.zeros((4, 3))[np.zeros(0, int)].shape == (0, 3)
+    for wrong in (np.zeros(0, bool), np.zeros(0)):
+        with refused(IndexError, "(0,)"):
+            mg.zeros(4)[wrong]
+    assert (NDArray([], "bool") & np.zeros(0, bool)).dtype == "bool"
+
+
 @pytest.mark.parametrize(
     "key, shape",
     [
@@ -1321,6 +1330,19 @@ def test_where_takes_a_condition_of_any_kind_beside_an_array():
     a, bytes_like = NDArray([1.0, 2.0]), array.array("d", [1, 0])
     for condition in (bytes_like, [True, False], (1, 0), range(1, -1, -1)):
         holds(mg.where(condition, a, 5.0), [1.0, 5.0])
+
+
+def test_where_rounds_a_number_to_the_dtype_of_what_it_stands_beside():
+    a = NDArray([1.0, 1.0], "float64")
+    assert mg.where(NDArray([0.0, 1.0]), a, 0.1).tolist() == [0.1, 1.0]
+    assert mg.where(NDArray([0.0, 1.0]), 1e39, a).tolist() == [1.0, 1e39]
+
+
+def test_where_and_clip_name_themselves_and_what_they_were_given():
+    with refused(TypeError, "where", "NDArray, str, int"):
+        mg.where(mg.ones(3), "a", 2)
+    with refused(TypeError, "clip", "str"):
+        mg.ones(3).clip("a", 2)
 
 
 def test_where_with_a_number_for_condition_still_broadcasts():
@@ -4326,6 +4348,17 @@ def test_a_leaf_that_begins_late_still_stands_before_its_uses():
     assert x.is_leaf
 
 
+def test_a_leaf_frozen_and_thawed_keeps_its_place_in_the_graph():
+    x = tracked([2.0])
+    y = x * 3
+    x.requires_grad = False
+    y.backward(retain_graph=True)
+    assert x.grad is None
+    x.requires_grad = True
+    y.backward()
+    assert x.grad.tolist() == [3.0]
+
+
 def test_backward_of_a_tensor_that_requires_no_gradient_is_an_error():
     x = tracked([1.0])
     with no_grad():
@@ -4537,6 +4570,23 @@ def test_a_released_node_may_be_detached_and_used():
     y.backward()
     (y.detach() * x).backward()
     assert x.grad.tolist() == [8.0]
+
+
+def test_grad_up_to_a_tensor_leaves_what_is_behind_it():
+    x = tracked([3.0])
+    y = x * x
+    (g,) = grad(y * y, y)
+    y.backward(g)
+    assert x.grad.tolist() == [108.0]  # 4 x ** 3
+
+
+def test_a_leaf_that_began_late_pulls_no_branch_into_a_grad():
+    a, x = tracked([2.0]), Tensor([3.0])
+    y = a * x
+    x.requires_grad = True
+    assert grad(y + x, x)[0].tolist() == [1.0]
+    y.backward()
+    assert a.grad.tolist() == [3.0]
 
 
 def test_a_branch_not_on_the_way_is_not_released():
@@ -5095,11 +5145,56 @@ def test_a_decorated_function_takes_and_returns_anything():
         assert got == (1, (2,), 3, False)
 
 
+def test_a_generator_that_pauses_in_a_mode_of_its_own_keeps_it_to_itself():
+    x = tracked([1.0])
+
+    @no_grad()
+    def steps():
+        with mg.detect_anomaly():
+            yield "watched"
+            with pytest.raises(FloatingPointError):
+                Tensor([0.0]).log()
+            yield (x * 2).requires_grad
+        yield Tensor([0.0]).log().item()
+
+    seen = []
+    for item in steps():
+        seen.append(item)
+        assert (x * 2).requires_grad and Tensor([0.0]).log().item() == -INF
+    assert seen == ["watched", False, -INF]
+
+
+def test_a_decorated_generator_takes_on_what_its_callers_switch_on():
+    @no_grad()
+    def steps():
+        while True:
+            yield Tensor([0.0]).log().item()
+
+    generator = steps()
+    assert next(generator) == -INF
+    with mg.detect_anomaly(), pytest.raises(FloatingPointError):
+        next(generator)
+
+
+@pytest.mark.parametrize("switch", [no_grad, mg.detect_anomaly])
+def test_a_switch_decorates_without_parentheses_too(switch):
+    x = tracked([0.0])
+
+    @switch
+    def double(x):
+        """Doubles."""
+        return x * 2
+
+    assert double.__doc__ == "Doubles."
+    assert double(x).requires_grad == (switch is mg.detect_anomaly)
+    assert (x * 2).requires_grad
+
+
 def test_an_asynchronous_generator_is_refused_and_told_what_to_write():
     async def numbers():
         yield 1
 
-    for switch in (no_grad, mg.detect_anomaly):
+    for switch in (no_grad, mg.mg.detect_anomaly):
         name = switch.__name__
         with pytest.raises(TypeError, match=f"{name}: .*`with {name}\\(\\):`"):
             switch()(numbers)
@@ -9218,6 +9313,23 @@ def test_nll_gradient_picks_the_label():
     assert z.grad.tolist() == [[0.0, -0.5], [-0.5, 0.0]]
 
 
+@pytest.mark.parametrize("size", [1e3, 1e10, 1e17, -1e30])
+def test_cross_entropy_keeps_its_digits_beside_large_logits(size):
+    two = math.log(2.0)
+    assert cross_entropy(Tensor([[size, size]]), [0]).item() == f32(two)
+    assert Tensor([[size, size]]).log_softmax().tolist() == [[f32(-two), f32(-two)]]
+    x = Tensor([[1000.0, 980.0]], dtype="float64")
+    expected = math.log1p(math.exp(-20.0))
+    assert cross_entropy(x, [0]).item() == pytest.approx(expected, rel=1e-7)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool", "float64", "float32"])
+def test_cross_entropy_takes_scores_of_any_dtype(dtype):
+    loss = cross_entropy(mg.ones((2, 3), dtype), [0, 1])
+    assert loss.dtype == ("float64" if dtype == "float64" else "float32")
+    assert loss.item() == pytest.approx(math.log(3.0), rel=1e-6)
+
+
 def test_cross_entropy_of_one_sample_and_of_a_batch():
     one = cross_entropy(Tensor([1.0, 2.0, 3.0]), labels(2))
     batch = cross_entropy(Tensor([[1.0, 2.0, 3.0], [0.0] * 3]), labels([2, 1]))
@@ -9731,6 +9843,53 @@ def test_training_resumes_to_the_bit(name, tmp_path):
     assert {k: kit_bits(v) for k, v in one.items()} == {
         k: kit_bits(v) for k, v in two.items()
     }
+
+
+def test_a_step_that_is_refused_moves_no_parameter():
+    p, q = kit_leaf([1.0]), kit_leaf([1.0])
+    p.grad, q.grad = NDArray([1.0]), NDArray([1.0, 2.0])
+    opt = Adam([p, q])
+    with refused(ValueError, "parameter 1"):
+        opt.step()
+    q.grad = NDArray([1.0])
+    opt.lr = "fast"
+    with pytest.raises(ValueError):
+        opt.step()
+    assert p.tolist() == q.tolist() == [1.0]
+    opt.lr = 0.5
+    opt.step()
+    assert opt.state_dict()["0.step"].item() == opt.state_dict()["1.step"].item() == 1
+
+
+def test_a_step_over_a_repeated_parameter_moves_no_other():
+    p, q = kit_leaf([1.0]), kit_leaf([1.0, 1.0])
+    q.data = NDArray([1.0]).broadcast_to(2)
+    p.grad, q.grad = NDArray([1.0]), NDArray([1.0, 2.0])
+    with refused(ValueError, "step", "repeats"):
+        SGD([p, q], lr=0.5).step()
+    assert p.tolist() == [1.0]
+
+
+def test_weight_decay_of_an_infinite_parameter_keeps_it():
+    p = kit_leaf([INF])
+    p.grad = NDArray([0.0])
+    AdamW([p]).step()
+    assert p.tolist() == [INF]
+
+
+@pytest.mark.parametrize(
+    "code, kind, words",
+    [
+        ("mg.SGD(None)", TypeError, ["SGD", "list of parameters"]),
+        ("mg.Adam([p], betas=('a', 0.5))", ValueError, ["betas", "'a'"]),
+        ("mg.clip_grad_norm_([1], 1.0)", TypeError, ["clip_grad_norm_", "[1]"]),
+        ("mg.cross_entropy(mg.ones((1, 2)), [0], ignore_index='a')", TypeError,
+         ["cross_entropy", "ignore_index", "'a'"]),
+    ],
+)  # fmt: skip
+def test_training_tools_name_what_they_cannot_use(code, kind, words):
+    with refused(kind, *words):
+        eval(code, {"mg": mg, "p": kit_leaf([1.0])})
 
 
 @pytest.mark.parametrize("wrong", [[1.0, 2.0], 0.0, NDArray([1.0])])
