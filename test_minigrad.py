@@ -5194,7 +5194,7 @@ def test_an_asynchronous_generator_is_refused_and_told_what_to_write():
     async def numbers():
         yield 1
 
-    for switch in (no_grad, mg.mg.detect_anomaly):
+    for switch in (no_grad, mg.detect_anomaly):
         name = switch.__name__
         with pytest.raises(TypeError, match=f"{name}: .*`with {name}\\(\\):`"):
             switch()(numbers)
