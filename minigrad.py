@@ -2781,8 +2781,7 @@ def _paths(order, wanted):
                 "or that input requires no gradient"
             )
     for t in order:
-        inputs = [x for x in t._args if isinstance(x, Tensor) and x._time < t._time]
-        if not needed.isdisjoint(inputs):
+        if not needed.isdisjoint([x for x in t._args if isinstance(x, Tensor)]):
             needed.add(t)
     return needed
 
