@@ -2444,7 +2444,7 @@ class _Switch:
 
 
 class no_grad(_Switch):
-    """Record nothing within: `with no_grad():`, or `@no_grad()` on a function.
+    """Record nothing within: `with no_grad():`, or `@no_grad` on a function.
 
     >>> x = Tensor([2.0], requires_grad=True)
     >>> with no_grad():
