@@ -2772,8 +2772,9 @@ def _chain(y, i, x, g, differentiable, watching):
 
 
 def _paths(order, wanted):
-    """Return the tensors through which the output depends on the wanted ones."""
-    needed, reached = set(wanted), set(order)
+    """Return the tensors through which the output depends on the wanted ones; and these
+    and the wanted ones together."""
+    through, needed, reached = set(), set(wanted), set(order)
     for i, t in enumerate(wanted):
         if t not in reached:
             raise ValueError(
@@ -2781,9 +2782,11 @@ def _paths(order, wanted):
                 "or that input requires no gradient"
             )
     for t in order:
-        if not needed.isdisjoint([x for x in t._args if isinstance(x, Tensor)]):
+        inputs = [x for x in t._args if isinstance(x, Tensor) and x._time < t._time]
+        if not needed.isdisjoint(inputs):
+            through.add(t)
             needed.add(t)
-    return needed
+    return through, needed
 
 
 def _reverse(output, gradient, keep, wanted=None, differentiable=False):
@@ -2794,7 +2797,7 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
     `differentiable`: hand the rules Tensors instead of NDArrays. Unless `keep`, each
     tensor's history is released after its turn, and what nobody else holds is freed.
     """
-    order, needed = _behind(output, needing=True), None
+    order, through, needed = _behind(output, needing=True), None, None
     for t in order:
         if t._time != _RELEASED:
             break  # the released come first
@@ -2807,22 +2810,23 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
                 "through it again"
             )
     if wanted is not None:
-        needed = _paths(order, wanted)
+        through, needed = _paths(order, wanted)
         order = [t for t in order if t in needed]
     watching, sums = _mode.get()[1], {output: gradient}
     while order:
         t = order.pop()
         g = sums.pop(t)
         yield t, g
-        passed = False
+        if t._function is None:
+            continue
         for i, x in enumerate(t._args):
             if not isinstance(x, Tensor) or not x._needs or x._time > t._time:
                 continue  # or at t's time did not require a gradient
             if needed is None or x in needed:
                 part = _chain(t, i, x, g, differentiable, watching)
                 sums[x] = sums[x] + part if x in sums else part
-                passed = True
-        if passed and not keep:  # cut the links: what only they hold is freed here
+        if not keep and (through is None or t in through):
+            # Cut the links: what only they hold is freed here.
             t._function, t._args, t._time = None, (), _RELEASED
 
 
