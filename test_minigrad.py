@@ -1660,6 +1660,11 @@ def test_a_matmul_of_shapes_that_do_not_fit_is_refused(left, right):
         mg.ones(left) @ mg.ones(right)
 
 
+def test_a_matmul_names_the_inner_sizes_that_differ():
+    with refused(ValueError, "the inner sizes 3 and 4 must be equal"):
+        mg.ones((2, 3)) @ mg.ones((4, 5))
+
+
 def test_matmul_with_a_number_is_refused():
     with pytest.raises((TypeError, ValueError)):
         mg.ones((2, 2)) @ 2
@@ -2555,6 +2560,56 @@ def test_oracle_of_matmul():
                 layout = rng.choice(list(LAYOUTS))
                 b = LAYOUTS[layout](q)
                 check(a @ b, plain_matmul(p, q), 0, f"{what} @ {layout} {two}")
+
+
+def plain_sums(a, b, bias):
+    rows, columns = a.tolist(), list(zip(*b.tolist()))
+    sums = [[sum(map(operator.mul, row, column)) for column in columns] for row in rows]
+    return [[x + t for x, t in zip(row, bias)] for row in sums]
+
+
+def stepping_operands(k):
+    """Pairs of matrices of which one steps over numbers or reads rows backwards."""
+    row = mg.arange(2 * k).reshape(1, 2 * k)[:, ::2]
+    tall, wide = mg.arange(30 * k).reshape(30, k), mg.arange(30 * k).reshape(k, 30)
+    pairs = (row, wide), (tall, row.T), (tall.flip(1), wide), (tall, tall.flip(1).T)
+    return *pairs, (tall, wide[:, ::15])
+
+
+@pytest.mark.parametrize("k", [3, 8, 16, 24])
+def test_a_product_in_blocks_reads_operands_that_step_or_run_backwards(k):
+    for a, b in stepping_operands(k):
+        bias = list(map(float, range(b.shape[1])))
+        affine = mg._FUNCTIONS["affine"].forward(a, b, NDArray(bias))
+        assert affine.tolist() == plain_sums(a, b, bias)
+        assert (a @ b).tolist() == plain_sums(a, b, [0.0] * b.shape[1])
+
+
+def test_a_stack_may_have_any_number_of_axes():
+    a, b = mg.arange(96).reshape(2, 2, 2, 3, 4), mg.arange(64).reshape(2, 2, 1, 4, 4)
+    for i, j, k in itertools.product(range(2), repeat=3):
+        want = plain_sums(a[i, j, k], b[i, j, 0], [0.0] * 4)
+        assert (a @ b)[i, j, k].tolist() == want
+
+
+def test_a_product_of_inner_size_zero_is_the_bias_in_every_row():
+    a, b, bias = mg.zeros((2, 0)), mg.zeros((0, 3)), NDArray([1.0, 2.0, 3.0])
+    assert mg._FUNCTIONS["affine"].forward(a, b, bias).tolist() == [[1.0, 2.0, 3.0]] * 2
+
+
+@pytest.mark.parametrize("way", ["usual", "sumprod", "PyPy's"])
+def test_every_way_to_multiply_gives_the_same_product(way, monkeypatch):
+    if way == "sumprod":  # as from Python 3.12 on
+        monkeypatch.setattr(mg, "_sumprod", lambda p, q: sum(map(operator.mul, p, q)))
+        monkeypatch.setattr(mg, "_WRITTEN", 8)
+    elif way == "PyPy's":  # its lists are made by index
+        monkeypatch.setattr(mg, "_PYPY", True)
+    for k in (3, 9, 20):
+        for a, b in (*stepping_operands(k), (mg.ones((2, k)), mg.arange(k)[:, None])):
+            assert (a @ b).tolist() == plain_sums(a, b, [0.0] * b.shape[1])
+            bias = [1.0] * b.shape[1]
+            affine = mg._FUNCTIONS["affine"].forward(a, b, NDArray(bias))
+            assert affine.tolist() == plain_sums(a, b, bias)
 
 
 def test_oracle_of_views():
