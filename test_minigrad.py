@@ -2024,6 +2024,21 @@ def test_float64_is_printed_without_padding_to_eight_digits():
     assert str(a) == "[1.7535926e-02           inf 3.4000000e+01]"
 
 
+@pytest.mark.parametrize(
+    "values, text",
+    [
+        ([99999999.0], "[99999999.]"),
+        ([1e8], "[1.e+08]"),
+        ([1e-4], "[0.0001]"),
+        ([9e-5], "[9.e-05]"),
+        ([1.0, 1000.0], "[   1., 1000.]"),
+        ([1.0, 1001.0], "[1.000e+00, 1.001e+03]"),
+    ],
+)
+def test_exponents_begin_where_numpys_do(values, text):
+    assert repr(NDArray(values, "float64")) == f"NDArray({text}, dtype='float64')"
+
+
 def test_repr_is_laid_out_as_numpy_does(np):
     rng = random.Random(0)
 
