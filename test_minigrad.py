@@ -9650,6 +9650,15 @@ def test_sgd_weight_decay_by_hand():
     assert_close(path, [0.8, 0.62], 1e-12)
 
 
+def test_sgd_multiplies_nothing_by_a_decay_or_momentum_of_zero():
+    p = Tensor([INF, 1.0], requires_grad=True)
+    p.grad = NDArray([1.0, INF])
+    opt = SGD([p], lr=0.1)
+    opt.step()
+    assert p.tolist() == [INF, -INF]
+    assert set(opt.state_dict()) == {"lr", "momentum", "nesterov", "weight_decay"}
+
+
 def test_adam_first_step_is_lr_whatever_the_gradient():
     def make(p):
         return Adam(p, lr=0.1)
@@ -9700,6 +9709,27 @@ def test_adam_decays_the_gradient_and_adamw_the_weight():
     assert_close(path, [0.900000009999999, 0.8004122480821506], 1e-9)
     path = run(lambda p: AdamW(p, lr=0.1, weight_decay=0.1), zero)
     assert_close(path, [0.99, 0.9801], 1e-9)
+
+
+@pytest.mark.parametrize("kind", [Adam, AdamW])
+def test_adam_multiplies_nothing_by_a_decay_of_zero(kind):
+    p = Tensor([INF], requires_grad=True)
+    p.grad = NDArray([1.0])
+    kind([p], lr=0.1, weight_decay=0.0).step()
+    assert p.tolist() == [INF]
+
+
+@pytest.mark.parametrize("kind", [SGD, Adam, AdamW])
+def test_a_learning_rate_of_numpys_rounds_no_parameter(np, kind):
+    ends = []
+    for lr in (np.float32(0.1), float(np.float32(0.1))):
+        p = kit_leaf([1.0])
+        p.grad = NDArray([0.3], dtype="float64")
+        opt = kind([p])
+        opt.lr = lr
+        opt.step()
+        ends.append(p.item())
+    assert ends[0] == ends[1]
 
 
 def test_adam_counts_the_steps_of_each_parameter():
@@ -9806,10 +9836,10 @@ def test_step_updates_each_element_by_itself_however_many(name):
 
 
 def test_adam_without_eps_divides_zero_by_zero():
-    p = kit_leaf([1.0, 1.0])
+    p = kit_leaf([1.0, 2.0])
     p.grad = NDArray([0.0, 4.0], dtype="float64")
     Adam([p], lr=0.5, eps=0.0).step()
-    assert_close(p, [math.nan, 0.5], 1e-12)
+    assert_close(p, [math.nan, 1.5], 1e-12)
 
 
 def test_optimiser_zero_grad_forgets_gradients():
@@ -9984,7 +10014,7 @@ def test_training_tools_name_what_they_cannot_use(code, kind, words):
 def test_a_gradient_of_another_kind_or_shape_is_refused_by_step(wrong):
     p = Tensor([1.0, 2.0], requires_grad=True)
     p.grad = wrong
-    with refused(ValueError, "SGD", "parameter 0", "(2,)"):
+    with refused(ValueError, "SGD", "parameter 0", "(2,)", f"not {wrong!r}"):
         mg.SGD([p], lr=0.1).step()
     assert p.tolist() == [1.0, 2.0]
 
