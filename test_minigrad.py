@@ -8207,6 +8207,18 @@ def test_summary_counts_parameters_layer_by_layer():
     assert_mentions(text, "Linear", "(3, 5)", "(5, 2)", "20", "12", "32")
 
 
+def test_summary_aligns_its_columns():
+    model = Sequential(Linear(300, 400), ReLU(), Linear(400, 2, bias=False))
+    assert summary(model).splitlines() == [
+        "layer  kind    parameters                count",
+        "----------------------------------------------",
+        "0      Linear  W (300, 400), b (400,)  120,400",
+        "2      Linear  W (400, 2)                  800",
+        "----------------------------------------------",
+        "total                                  121,200",
+    ]
+
+
 def test_summary_counts_a_shared_parameter_once():
     model = Sequential(Linear(7, 7, bias=False), Linear(7, 7, bias=False))
     assert "98" in summary(model)
