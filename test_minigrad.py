@@ -11,6 +11,7 @@ import contextvars
 import copy
 import ctypes
 import decimal
+import doctest
 import functools
 import gc
 import inspect
@@ -11426,6 +11427,11 @@ def test_a_loss_may_ignore_no_label():
 def test_a_number_is_a_result_to_differentiate():
     found = mg.numerical_gradient(lambda x: float((x * x).sum()), [1.0, 3.0])
     assert found.tolist() == pytest.approx([2.0, 6.0])
+
+
+def test_the_examples_in_the_file_print_what_it_says():
+    failed, tried = doctest.testmod(mg, optionflags=doctest.ELLIPSIS)
+    assert not failed and tried > 100
 
 
 def test_modules_shared_at_every_level_are_entered_once():
