@@ -1347,11 +1347,28 @@ def test_where_and_clip_name_themselves_and_what_they_were_given():
         mg.ones(3).clip("a", 2)
 
 
+def test_operands_that_do_not_fit_are_named_in_their_order():
+    for dtype in ("float32", "float64"):
+        with refused(ValueError, "add: shapes (2,) and (4, 3) cannot"):
+            mg.ones(2, dtype) + mg.ones((4, 3), dtype)
+
+
 def test_where_with_a_number_for_condition_still_broadcasts():
     x = NDArray([1.0, 2.0])
     for condition in (True, False):
         holds(mg.where(condition, x, 5), [1.0, 2.0] if condition else [5.0, 5.0])
         holds(mg.where(condition, 5, x), [5.0, 5.0] if condition else [1.0, 2.0])
+
+
+def test_where_takes_a_tiny_number_for_true_beside_float64():
+    x = NDArray([1.0, 2.0], dtype="float64")
+    holds(mg.where(1e-50, x, 0), [1.0, 2.0], "float64")
+
+
+def test_where_refuses_either_choice_that_is_no_number():
+    for a, b in (("a", 2.0), (2.0, "a"), (None, 2.0), (2.0, None)):
+        with pytest.raises(TypeError, match="where: "):
+            mg.where(True, a, b)
 
 
 def test_where_takes_numbers_and_lists_as_precisely_as_the_array_beside_them():
