@@ -9448,6 +9448,12 @@ def test_cross_entropy_takes_scores_of_any_dtype(dtype):
     assert loss.item() == pytest.approx(math.log(3.0), rel=1e-6)
 
 
+def test_nll_of_one_sample_is_one_number():
+    for reduction in ("none", "mean", "sum"):
+        loss = nll_loss(Tensor([-1.0, -2.0]), labels(1), reduction)
+        assert loss.shape == () and loss.item() == 2.0
+
+
 def test_cross_entropy_of_one_sample_and_of_a_batch():
     one = cross_entropy(Tensor([1.0, 2.0, 3.0]), labels(2))
     batch = cross_entropy(Tensor([[1.0, 2.0, 3.0], [0.0] * 3]), labels([2, 1]))
