@@ -3252,8 +3252,8 @@ def where(condition: Any, a: Any, b: Any) -> Any:
         return a if condition else b
     if isinstance(condition, Tensor):
         condition = condition.detach()
-    else:
-        condition = _as_array(condition)
+    elif not isinstance(condition, NDArray):
+        condition = NDArray(condition, "float64")  # where 1e-50 is not 0
     return _either(Where, condition, a, b)
 
 
