@@ -781,17 +781,22 @@ def _cast(op, values, dtype):
 
 
 def _is_number(x):
-    """Return whether x is a Python number, or NumPy's, but no array."""
+    """Return whether x is a Python number, or converts to one, but is no array."""
     if isinstance(x, (int, float)):
         return True
     other = isinstance(x, (complex, type)) or hasattr(x, "shape")
     return hasattr(x, "__float__") and not other
 
 
+def _is_scalar(x):
+    """Return whether x is a number or an array of no axes, as NumPy's numbers are."""
+    return _is_number(x) or getattr(x, "shape", None) == ()
+
+
 def _need_numbers(op, *numbers):
     """Refuse what is no number."""
     for x in numbers:
-        if not _is_number(x):
+        if not _is_scalar(x):
             raise TypeError(f"{op}: {x!r:.60} is no number")
 
 
@@ -4062,7 +4067,7 @@ def _initial(init, shape, fan_in, fan_out):
         return _parameter(zeros(shape))
     normals = {f"{name}_normal": sqrt(v) for name, v in variances.items()}
     spread = normals.get(name, init)
-    _check(_is_number(spread) and spread >= 0,
+    _check(_is_scalar(spread) and spread >= 0,
            "init is 'he', 'he_normal', 'xavier', 'xavier_normal', 'zeros' or the "
            f"standard deviation of a normal distribution, not {init!r}")
     return _parameter(randn(shape) * spread)
@@ -4266,7 +4271,7 @@ class Dropout(Module):
     _shown = "p={p}"
 
     def __init__(self, p: float = 0.5) -> None:
-        _check(_is_number(p) and 0 <= p <= 1,
+        _check(_is_scalar(p) and 0 <= p <= 1,
                f"Dropout: p is a probability from 0 to 1, not {p!r}")
         self.p = p
 
@@ -4636,7 +4641,7 @@ def _update(kernel, written, read):
 def _check_amounts(op, /, **amounts):
     """Refuse what is no number of at least 0."""
     for name, value in amounts.items():
-        _check(_is_number(value) and value >= 0,
+        _check(_is_scalar(value) and value >= 0,
                f"{op}: {name} must be at least 0, not {value!r}")
 
 
@@ -4786,7 +4791,7 @@ class Adam(Optimizer):
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0.0) -> None:
         two = isinstance(betas, (tuple, list)) and len(betas) == 2
-        _check(two and all([_is_number(b) and 0 <= b < 1 for b in betas]),
+        _check(two and all([_is_scalar(b) and 0 <= b < 1 for b in betas]),
                f"{type(self).__name__}: betas are two of [0, 1), not {betas!r}")
         super().__init__(params, lr=lr, beta1=betas[0], beta2=betas[1], eps=eps,
                          weight_decay=weight_decay)

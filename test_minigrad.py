@@ -10031,6 +10031,20 @@ def test_weight_decay_of_an_infinite_parameter_keeps_it():
     assert p.tolist() == [INF]
 
 
+def test_settings_may_be_numbers_of_numpys(np):
+    half, one = np.float32(0.5), np.int64(1)
+    p = kit_leaf([1.0])
+    for opt in (SGD([p], lr=half, momentum=one), Adam([p], half, (half, half), half)):
+        p.grad = NDArray([1.0])
+        opt.step()
+        assert opt.state_dict()["lr"].item() == 0.5
+    assert mg.clip_grad_norm_([p], half) == 1.0 and mg.Dropout(half).p == 0.5
+    assert Linear(2, 3, init=half).W.shape == (2, 3)
+    holds(mg.full(2, half), [0.5, 0.5])
+    holds(mg.arange(one, half * 6), [1.0, 2.0])
+    holds(mg.linspace(half, one, 2), [0.5, 1.0])
+
+
 @pytest.mark.parametrize(
     "code, kind, words",
     [
