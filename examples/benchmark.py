@@ -1,6 +1,6 @@
 """Measure minigrad against bare loops, NumPy, PyTorch and micrograd.
 
-    python -m examples.benchmark                     everything, about five minutes
+    python -m examples.benchmark                     everything, about three minutes
     python -m examples.benchmark --only kernels sine
     python -m examples.benchmark --quick             a smoke test that judges nothing
     python -m examples.benchmark --json              for machines
