@@ -716,8 +716,8 @@ def _between(buffer, start, axes, low, high):
     if first == last and rest:
         return _between(buffer, start, rest, low, high)
     if inner > high - low:  # two halves of long rows
-        ends = _between(buffer, start, rest, low, inner)
-        return ends + _between(buffer, start + step, rest, 0, high - inner)
+        head = _between(buffer, start, rest, low, inner)
+        return head + _between(buffer, start + step, rest, 0, high - inner)
     flat = _gather(buffer, start, ((last - first + 1, step), *rest))
     return flat[low:high]
 
