@@ -20,7 +20,7 @@ differentiation of any order, layers, losses, optimisers, and tools to look insi
 True
 
 Contents, in reading order. A section uses only those above it; within 2 and 3 the
-helpers come first and their class last.
+helpers come before their class.
 
 1. Shapes and strides   pure functions on tuples
 2. NDArray              numbers in a strided storage: views, arithmetic, indexing,
@@ -33,7 +33,8 @@ helpers come first and their class last.
 8. Seeing and checking  print_graph, to_dot, gradcheck
 9. Files                save and load in the safetensors format
 
-At a first reading skip 2d, 2f to 2i, 2l and 3a; come back when you need them.
+At a first reading skip 2a, 2d, 2f to 2i, 2l, 3a, 4d, 4f, 5b, 8 and 9; come back when
+you need them.
 
 Glossary. Throughout this file
     x, y       are an operation's input and output, a, b two operands,
@@ -126,7 +127,7 @@ _new = object.__new__  # makes an object without the checks of its __init__
 # (i, j) of a matrix is storage[offset + i * strides[0] + j * strides[1]], and that one
 # formula is all there is to slices, transposes, reversals and broadcasting: each is the
 # same storage with other numbers in it. A stride of 0 repeats an element for ever.
-# The next section needs: `_row_major`, `_broadcast`, `_axes`, `_join`, `_restride`.
+# The next section needs nearly all of it.
 
 
 _PYPY = sys.implementation.name == "pypy"
@@ -323,10 +324,11 @@ def _restride(shape, strides, new):
 #   whether a value has changed since it was used.
 # * `_flat` is the buffer if walking it from end to end walks the array in logical
 #   order, else None. That is the fast case; everything else is first copied out flat,
-#   large operands of elementwise kernels piece by piece.
+#   a long operand of an elementwise kernel piece by piece.
 # * Arithmetic is done in double precision and rounded once, when it is stored.
 #
-# Section 3 needs: the class with its methods, `_ticks` and stamps, `_fresh`, `_run`.
+# Section 3 needs: the class with its methods, `_ticks` and stamps, `_fresh`, `_view`,
+# `_run`, `_operand`.
 
 _CODES = {"float32": "f", "float64": "d", "int64": "q", "bool": "b"}  # array's letters
 _RANK = ("bool", "int64", "float32", "float64")  # the wider of two comes later
@@ -335,7 +337,7 @@ _ZERO = {dtype: array(code, [0]) for dtype, code in _CODES.items()}
 _ONE = {dtype: array(code, [1]) for dtype, code in _CODES.items()}
 # What Python says to 1 / 0, log(0), exp(1000), and to storing what does not fit.
 _NONFINITE = (ValueError, OverflowError, ZeroDivisionError, StructError)
-_CONSTANT = (repeat, float, int, bool)  # what a kernel takes that is no run
+_CONSTANT = (repeat, float, int, bool)  # beside runs: the same everywhere
 _CHUNK = 4096  # elements computed between two stores: they stay in the cache
 _ticks = itertools.count(1)  # the clock of writes (here) and of operations (section 3)
 
@@ -487,8 +489,8 @@ def _stretch(flat, times):
 
 
 def _gather(buffer, start, axes):
-    """Copy the elements along `axes`, joined, into a new flat array, in logical
-    order."""
+    """Copy the elements along `axes` (the fewer, the faster: see `_join`) into a new
+    flat array, in logical order."""
     if len(axes) == 1 and axes[0].__class__ is tuple and axes[0][1] > 0:
         ((n, step),) = axes
         return buffer[start : start + n * step : step]
@@ -676,7 +678,7 @@ def _view(a, shape, strides, offset):
 
 @_cached
 def _walk(shape, strides):
-    """Return the axes of a walk through all elements."""
+    """Return the axes of a walk through all elements, joined."""
     return tuple(_join(zip(shape, strides)))
 
 
@@ -704,39 +706,6 @@ def _spread(a, shape):
         return _run(a) * prod(shape[: len(shape) - len(a.shape)])
     strides = _widened(a.shape, a.strides, shape)
     return _gather(a.buffer, a.offset, _walk(shape, strides))
-
-
-def _between(buffer, start, axes, low, high):
-    """Gather the elements from `low` to before `high`, counted in logical order."""
-    (_, step), *rest = axes
-    inner = prod([n for n, _ in rest])
-    first, last = low // inner, (high - 1) // inner
-    start += first * step
-    low, high = low - first * inner, high - first * inner
-    if first == last and rest:
-        return _between(buffer, start, rest, low, high)
-    if inner > high - low:  # two halves of long rows
-        head = _between(buffer, start, rest, low, inner)
-        return head + _between(buffer, start + step, rest, 0, high - inner)
-    flat = _gather(buffer, start, ((last - first + 1, step), *rest))
-    return flat[low:high]
-
-
-class _Pieces:
-    """A long strided run that is not copied out whole: a slice of it is gathered when
-    it is asked for. So an operand costs a chunk of memory, not another array."""
-
-    __slots__ = ("source", "axes")
-
-    def __init__(self, a, axes):
-        self.source, self.axes = a, axes
-
-    def __len__(self):
-        return prod([n for n, _ in self.axes])
-
-    def __getitem__(self, piece):
-        a = self.source
-        return _between(a.buffer, a.offset, self.axes, piece.start, piece.stop)
 
 
 def _repeats(axes):
@@ -861,7 +830,7 @@ def _read_memory(data):
 
 def _read(data, where="", op="NDArray"):
     """Return any data as (flat values, shape). For the messages, `where`: its place in
-    outer lists, such as "[0][2]", `op`: what asks for it."""
+    outer lists, such as "[0][2]", `op`: what asks for it (of memory: NDArray)."""
     if not isinstance(data, (list, tuple, range)):
         if isinstance(data, _Common):
             return _run(data._data), data.shape
@@ -893,7 +862,8 @@ def _read(data, where="", op="NDArray"):
 
 
 def _natural(values):
-    """Return the narrowest of bool, int64 and float32 that suits Python numbers."""
+    """Return the narrowest of bool, int64 and float32 that suits numbers (none: int64,
+    whatever holds none)."""
     if isinstance(values, array) and len(values):
         return "float32" if values.typecode in "fd" else "int64"
     kinds = set(map(type, values))
@@ -945,16 +915,49 @@ def _floating(*dtypes):
     return "float64" if "float64" in dtypes else "float32"
 
 
+def _between(buffer, start, axes, low, high):
+    """Gather the elements from `low` to before `high`, counted in logical order."""
+    (_, step), *rest = axes
+    inner = prod([n for n, _ in rest])
+    first, last = low // inner, (high - 1) // inner
+    start += first * step
+    low, high = low - first * inner, high - first * inner
+    if first == last and rest:
+        return _between(buffer, start, rest, low, high)
+    if inner > high - low:  # across the end of a long row: not both rows whole
+        head = _between(buffer, start, rest, low, inner)
+        return head + _between(buffer, start + step, rest, 0, high - inner)
+    flat = _gather(buffer, start, ((last - first + 1, step), *rest))
+    return flat[low:high]  # of whole rows
+
+
+class _Pieces:
+    """A long strided run that is not copied out whole: a slice of it is gathered when
+    it is asked for. So an operand costs a chunk of memory, not another array."""
+
+    __slots__ = ("source", "axes")
+
+    def __init__(self, a, axes):
+        self.source, self.axes = a, axes
+
+    def __len__(self):
+        return prod([n for n, _ in self.axes])
+
+    def __getitem__(self, piece):
+        a = self.source
+        return _between(a.buffer, a.offset, self.axes, piece.start, piece.stop)
+
+
 def _side(x, shape):
-    """Return what a kernel gets of an operand: its run, or a constant again and
-    again."""
+    """Return what a kernel gets of an operand: a constant, its run, or a long one in
+    pieces."""
     if x.__class__ is not NDArray:
         return repeat(x)
     if shape and not x.shape:
         return repeat(x.buffer[x.offset])
     if x.shape == shape and x._flat is not None:
         return x._flat
-    if _PYPY or prod(shape) <= _CHUNK:  # PyPy does not work in chunks
+    if _PYPY or prod(shape) <= _CHUNK:  # one chunk, as a new array is on PyPy
         return _spread(x, shape)
     axes = _walk(shape, _widened(x.shape, x.strides, shape))
     # Short rows are copied out all at once: by slices along another, longer axis.
@@ -1003,9 +1006,11 @@ def _write_result(op, a, other):
                 f"{op}: a result of shape {shape} cannot be written into an array of "
                 f"shape {a.shape}"
             )
+        # Copied whole: pieces might read, through a view of a, what was just written.
         dtype, other = other.dtype, _spread(other, a.shape)
     else:
         dtype, other = _natural([other]), repeat(other)
+    # A quotient or a power is no integer.
     dtype = _wider(dtype, "float32" if op in ("div", "pow") else a.dtype)
     run = _run(a)
     if a.dtype in _FLOATS:  # straight into the storage where it is walked whole
@@ -1104,10 +1109,10 @@ def _operands(op, like, operands):
 
 def _choose(op, *operands):
     """Apply a kernel that only selects: the result has the widest operand's dtype."""
-    first = op == "where"  # its condition does not count
-    like = next((x for x in operands[first:] if x.__class__ is NDArray), operands[0])
+    skip = 1 if op == "where" else 0  # its condition does not count
+    like = next((x for x in operands[skip:] if x.__class__ is NDArray), operands[0])
     checked = _operands(op, like, operands)
-    sources = checked[first:]
+    sources = checked[skip:]
     dtypes = [x.dtype if x.__class__ is NDArray else _natural([x]) for x in sources]
     return _elementwise(op, _wider(*dtypes), *checked)
 
@@ -1142,6 +1147,7 @@ def _index_part(part):
 
 
 def _is_mask(part):
+    """Return whether a part of an index selects by truth."""
     return part.__class__ is NDArray and part.dtype == "bool"
 
 
@@ -1300,7 +1306,7 @@ def _adder(dtype):
 
 
 def _over(x, n):
-    """Return x / n for a count n, which may be 0."""
+    """Return x / n, where n may be 0, as IEEE 754 has it."""
     return x / n if n else _quotient(x, 0.0)
 
 
@@ -1346,8 +1352,8 @@ def _log_sum_exp_apart(row):
     """Return two terms of log(sum(exp(x))) over a row: the maximum, and what the sum
     adds to it. Added up at once, the second would be lost beside a large first."""
     top = max(row, default=-inf)
-    if isinf(top):  # only -inf, or an inf: nothing to shift
-        return (top if top < 0 else sum([x for x in row if not x < 0])), 0.0  # or nan
+    if isinf(top):  # nothing to shift: the sum is it, or nan where the row has one
+        return sum([x for x in row if not x < top], -inf if top < 0 else 0.0), 0.0
     return top, log(sum([exp(x - top) for x in row]))
 
 
@@ -1399,10 +1405,11 @@ def _by_rows(op, axis, function, *arrays):
 # C[i, j] is the dot product of row i of A and column j of B. Both are cut once, by
 # strided slices, so a transposed operand costs nothing extra. Two ways:
 #
-# * Written out, a * p + b * q + ..., in one comprehension over all of C: a short dot
-#   product is mostly the call. 0.2 (inner size 1) to 0.5 (8) of the time of dot
-#   products. Longer sums are made 16 products at a time, in 0.85 of the time.
-# * Dot products: `math.sumprod` (3.12 on), or the sum of a `map` of products.
+# * Written out, a * p + b * q + ..., in one comprehension over all of C, since a short
+#   dot product is mostly the call: it takes 0.2 (inner size 1) to 0.5 (8) of the time
+#   of dot products. Without `math.sumprod` longer sums too, 16 products at a time.
+# * Dot products: for longer sums by `math.sumprod` (3.12 on; for PyPy, a loop of our
+#   own), and without it, by a `map` of products, only where C has few elements.
 #
 # Written out, a bias costs no pass of its own: x @ W + b is [x, 1] @ [W; b].
 # In the table a, b, ... are the numbers of one row of A, p, q, ... of one column of B.
@@ -1432,7 +1439,7 @@ _WRITTEN_OUT = {
     ],
 }  # fmt: skip
 
-_MORE = {  # added to sums made so far; `zip` asks B first, so none is lost at its end
+_MORE = {  # added to sums made so far; `zip` asks B first, so its end takes no sum
     8: lambda A, B, sums: [
         y + a * p + b * q + c * r + d * s + e * t + f * u + g * v + h * w
         for a, b, c, d, e, f, g, h in A
@@ -1457,7 +1464,7 @@ if _PYPY:
         return total
 
 
-_WRITTEN = 8 if _sumprod else sys.maxsize  # without it, written-out sums always win
+_LONGEST = 8 if _sumprod else sys.maxsize  # products written out: all, without it
 
 
 def _lines(buffer, start, n, step, k, inner, often=False):
@@ -1490,7 +1497,7 @@ def _matmul_2d(a, b, m, k, n, bias):
     (a, i, down, right), (b, j, below, beside) = a, b
     if not k:
         return (bias or [0.0] * n) * m
-    if k > _WRITTEN or m * n <= k:  # few sums: cutting 2 k lines would be most of it
+    if k > _LONGEST or m * n <= k:  # few sums: cutting 2 k lines would be most of it
         rows = _lines(a, i, m, down, k, right, n > 1)
         columns = _lines(b, j, n, beside, k, below, m > 1)
         if _sumprod:
@@ -1522,14 +1529,14 @@ def _matmul_2d(a, b, m, k, n, bias):
 
 @_cached
 def _product(a, b):
-    """Return of the product of shapes a and b: the shape of the stack of matrices, the
-    sizes m, k and n of each, and the shape of the result, by NumPy's rules."""
+    """Return how NumPy reads a @ b for the shapes a and b: the shape of the stack of
+    matrices, the sizes m, k and n of each, and the shape of the result."""
     if not a or not b:
         raise ValueError(
             f"matmul: shapes {a} and {b}: each operand needs at least 1 axis; use * to "
             "scale"
         )
-    rows, columns = a[-2:-1], b[-1:] if len(b) > 1 else ()
+    rows, columns = a[-2:-1], (b[-1:] if len(b) > 1 else ())
     (m, k), (inner, n) = (1, *a)[-2:], (b if columns else (*b, 1))[-2:]
     if k != inner:
         raise ValueError(
@@ -2368,7 +2375,7 @@ def permutation(n: int) -> NDArray:
 #   reference counting alone frees a graph.
 # * The history of a Tensor is four fields: `_needs` (does it require a gradient?),
 #   `_function` and `_args` (what made it, out of what), `_time` (the clock's tick when
-#   it began to require one; _RELEASED once its history is gone).
+#   it first required a gradient; 0 before, _RELEASED once its history is gone).
 #
 # Section 4 needs `Function`; whoever trains a model, `backward` and `no_grad`.
 #
@@ -2433,15 +2440,15 @@ class _Switch:
         resume, value, paused = generator.send, None, None
         while True:
             with self:
-                own = _mode.get()
-                _mode.set(paused or own)  # it may have paused inside a mode of its own
+                within = _mode.get()
+                _mode.set(paused or within)  # it may have paused in a mode of its own
                 try:
                     item = resume(value)
                 except StopIteration as stop:
                     return stop.value
                 finally:
-                    paused = None if _mode.get() is own else _mode.get()
-                    _mode.set(own)
+                    paused = None if _mode.get() is within else _mode.get()
+                    _mode.set(within)  # as __exit__ expects it
             try:
                 resume, value = generator.send, (yield item)
             except BaseException as error:  # close() too: it throws a GeneratorExit
@@ -2537,7 +2544,7 @@ def _record(function, args, data):
     if recording and data.dtype in _FLOATS:
         for x in args:
             if isinstance(x, Tensor) and x._needs:
-                t = _new(Tensor)
+                t = _new(Tensor)  # `_tensor` written out: a call saved
                 t._data = data
                 t.grad = None
                 t._needs = True
@@ -2675,10 +2682,10 @@ _RELEASED = -1  # the time of a tensor whose history a backward has released
 
 def _behind(t, needing=False):
     """Return t and every tensor it was computed from (`needing`: that requires a
-    gradient), inputs before outputs.
+    gradient, and did when it was used), in the order of their times.
 
-    An operation can only use tensors that already exist, so the order of creation is
-    such an order, and sorting by it is all that is needed.
+    An operation can only use what already exists, so among those that require a
+    gradient inputs come before outputs, and sorting is all that is needed.
     """
     found, seen = [t], {t}
     for t in found:  # it grows on the way
@@ -2769,16 +2776,17 @@ def _chain(y, i, x, g, differentiable, watching):
         part = _fit(function, i, part, data.shape, y._data.shape)
     if part.dtype != data.dtype:
         part = part.astype(data.dtype)
-    if not differentiable:  # a gradient shares its storage with nothing else
-        for other in values:
-            if part is other or part._base is not None:
-                return part.copy()
-    return part
+    if differentiable:
+        return part
+    for other in values:  # a gradient shares its storage with nothing else
+        if part is other:
+            return part.copy()
+    return part if part._base is None else part.copy()
 
 
 def _paths(order, wanted):
-    """Return the tensors through which the output depends on the wanted ones; and these
-    and the wanted ones together."""
+    """Return the tensors whose rules are to run, those between the output and the
+    wanted ones; and these and the wanted ones together."""
     through, needed, reached = set(), set(wanted), set(order)
     for i, t in enumerate(wanted):
         if t not in reached:
@@ -2799,14 +2807,15 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
 
     The order is newest first: when a tensor's turn comes, all its uses have had theirs,
     so the sum of what they sent is complete. `wanted`: only what these need.
-    `differentiable`: hand the rules Tensors instead of NDArrays. Unless `keep`, each
-    tensor's history is released after its turn, and what nobody else holds is freed.
+    `differentiable`: hand the rules Tensors instead of NDArrays. Unless `keep`, a
+    tensor's history is released once its rules have run, and what nobody else holds is
+    freed.
     """
     order, through, needed = _behind(output, needing=True), None, None
     for t in order:
         if t._time != _RELEASED:
             break  # the released come first
-        # Anything may have been behind it, unless t itself is all that is wanted, as in
+        # What is wanted may have been behind it, unless it is all that is wanted, as in
         # grad(t, t), which is 1 whatever t was made of.
         if not (wanted and {t} == set(wanted)):
             raise RuntimeError(
@@ -2826,7 +2835,7 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
             continue
         for i, x in enumerate(t._args):
             if not isinstance(x, Tensor) or not x._needs or x._time > t._time:
-                continue  # or at t's time did not require a gradient
+                continue  # it requires no gradient, or did not yet when t was made
             if needed is None or x in needed:
                 part = _chain(t, i, x, g, differentiable, watching)
                 sums[x] = sums[x] + part if x in sums else part
@@ -2839,9 +2848,11 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
 
 
 def _fixed(name, x, like):
-    """Return an argument in a form that nobody can change before backward reads it."""
+    """Return an argument in a form that nobody can change unseen before backward reads
+    it."""
     if name in ("maximum", "minimum", "clip"):  # operands, perhaps lists or NumPy's
-        return x if x is None or isinstance(x, Tensor) else _operand(name, x, like)
+        kept = x is None or isinstance(x, Tensor)
+        return x if kept else _operands(name, like, [x])[0]
     return tuple(x) if x.__class__ is list else x
 
 
@@ -2901,7 +2912,7 @@ def _frozen(part):
 def _rebuild(data, needs):
     """Rebuild a leaf from a pickle; its gradient stays behind, as in PyTorch."""
     t = _tensor(data)
-    t._needs = needs
+    t.requires_grad = needs
     return t
 
 
@@ -2959,7 +2970,7 @@ class Tensor(_Common):
     _needs: bool  # whether it requires a gradient
     _function: Any  # the operation that made it, or None: a leaf, or released
     _args: tuple[Any, ...]  # what the operation was given
-    _time: int  # the tick of the clock when it began to require one, or _RELEASED
+    _time: int  # the tick at which it first required a gradient, 0 before; or _RELEASED
     _place: str | None  # the user's line that made it, if anomalies were watched for
 
     def __init__(
@@ -2997,7 +3008,7 @@ class Tensor(_Common):
     @property
     def requires_grad(self) -> bool:
         """Whether a gradient is computed for this tensor. May be set on a leaf, and
-        then counts for the operations that follow."""
+        counts for all operations since it was first set."""
         return self._needs
 
     @requires_grad.setter
@@ -3076,7 +3087,7 @@ class Tensor(_Common):
         way unless `retain_graph`. Raises RuntimeError if no gradient is required, the
         graph was released before, or a value that a rule reads was written to since;
         ValueError for a `grad` of another shape. An error leaves every `.grad` as it
-        was.
+        was; the part of the graph already passed is released.
 
         >>> x = Tensor([1.0, 2.0], requires_grad=True)
         >>> (x * x).backward()
@@ -3180,8 +3191,9 @@ def grad(
     and leave every `.grad` alone.
 
     With `create_graph=True` the result has a history, and can be differentiated again;
-    the graph is then kept, as with `retain_graph=True`. Raises ValueError for an input
-    that the output does not depend on.
+    the graph is then kept, as with `retain_graph=True`, else what lies between output
+    and inputs is released. Raises ValueError for an input that the output does not
+    depend on, RuntimeError as `backward`.
 
     >>> x = Tensor([3.0], requires_grad=True)
     >>> (first,) = grad(x * x * x, x, create_graph=True)
@@ -3215,7 +3227,7 @@ def grad(
 # does not appear: the engine undoes it. Always: a rule does not write to what it is
 # given. (TanH, Relu, Logistic, ...: the usual names are those of section 5's layers.)
 # Section 5 needs the operators and methods of Tensor, the functions at the end, and,
-# through `_either`, what has no method: Affine, Normalize, Pad.
+# through `_either`, what has no method: Affine, Normalize, Pad; section 6 the losses.
 
 
 def _either(function, *args):
@@ -3240,6 +3252,18 @@ def _for_numbers(fast):
     return decorate
 
 
+def _in_one_pass(kernel):
+    """Give a rule of g and y its faster form by a kernel; the engine gives both one
+    shape."""
+
+    def fast(g, y):
+        runs = _side(g, g.shape), _side(y, g.shape)
+        flat = _compute((kernel, None), runs, g.size, g.dtype)
+        return _fresh(flat, g.dtype, g.shape)
+
+    return _for_numbers(fast)
+
+
 class Where(Function):
     """a where the condition holds, else b."""
     def forward(condition, a, b): return _choose("where", condition, a, b)
@@ -3258,19 +3282,8 @@ def where(condition: Any, a: Any, b: Any) -> Any:
     if isinstance(condition, Tensor):
         condition = condition.detach()
     elif not isinstance(condition, NDArray):
-        condition = NDArray(condition, "float64")  # where 1e-50 is not 0
+        condition = NDArray(condition, "float64")  # in float32, 1e-50 would be false
     return _either(Where, condition, a, b)
-
-
-def _in_one_pass(kernel):
-    """Do so for a rule of g and y by a kernel; the engine gives both one shape."""
-
-    def fast(g, y):
-        runs = _side(g, g.shape), _side(y, g.shape)
-        flat = _compute((kernel, None), runs, g.size, g.dtype)
-        return _fresh(flat, g.dtype, g.shape)
-
-    return _for_numbers(fast)
 
 
 # --- 4a. Arithmetic -------------------------------------------------------------------
@@ -3582,22 +3595,14 @@ class LogisticLoss(Function):
     def dtarget(g, x): return -g * x
 
 
-def _misses(log_p, labels, kept):
-    """Return minus the log-probability at each row's label, 0 where it is not kept."""
-    rows, n = log_p.reshape(labels.size, log_p.shape[-1]), labels.size
-    picked = rows[arange(n, dtype="int64"), where(kept, labels, 0).reshape(-1)]
-    return where(kept, -picked.reshape(labels.shape), 0)
-
-
 class CrossEntropy(Function):
     """-log(softmax(x)) at each row's label, 0 where it is not kept. The derivative is
     the distance between what was predicted and what was true."""
     def forward(x, labels, kept):
-        rows = _groups(_run(x), labels.size, x.shape[-1], 1)
-        losses = [
-            -_log_softmax_row(row)[label] if valid else 0.0
-            for row, label, valid in zip(rows, _run(labels), _run(kept))
-        ]
+        rows, losses = _groups(_run(x), labels.size, x.shape[-1], 1), []
+        for row, label, valid in zip(rows, _run(labels), _run(kept)):
+            top, rest = _log_sum_exp_apart(row) if valid else (0.0, 0.0)
+            losses.append(top - row[label] + rest if valid else 0.0)
         dtype = _floating(x.dtype)
         return _fresh(array(_CODES[dtype], losses), dtype, labels.shape)
 
@@ -3640,23 +3645,24 @@ class BroadcastTo(Function):
 
 
 class Spread(Function):
-    """Zeros of the given shape, to which g is added at the places that an index, or the
-    windows, select; what is selected several times adds up. The derivative of
+    """Zeros of the given shape, to which `parts` are added at the places that an index,
+    or the windows, select; what is selected several times adds up. The derivative of
     selecting, and its derivative is to select again."""
     def forward(parts, shape, key, window):
         total = zeros(shape, parts.dtype)
         if window is None:
             _, axes, start = _locate(total, key)
+            lists = [axis for axis in axes if axis.__class__ is list]
+            once = all([len(set(axis)) == len(axis) for axis in lists])
         else:
             view = total.sliding_window(*window)
-            axes, start = list(zip(view.shape, view.strides)), view.offset
-        lists = [axis for axis in axes if axis.__class__ is list]
-        if window is None and all([len(set(axis)) == len(axis) for axis in lists]):
-            _scatter(total.buffer, start, axes, _run(parts))  # no place twice
+            axes, start, once = list(zip(view.shape, view.strides)), view.offset, False
+        if once:  # no place is selected twice: to write is to add
+            _scatter(total.buffer, start, axes, _run(parts))
             return total
-        double = _ZERO["float64"] * total.size
+        double = _ZERO["float64"] * total.size  # added up in double, rounded once
         _scatter(double, start, axes, _run(parts), adding=True)
-        return _fresh(_cast("index", double, parts.dtype), parts.dtype, shape)
+        return _fresh(_cast("spread", double, parts.dtype), parts.dtype, shape)
 
     def dparts(g, key, window):
         return g[key] if window is None else g.sliding_window(*window)
@@ -3861,7 +3867,7 @@ def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> list[Any]:
 # (part of the state, but not trained), a Module, or a list, tuple or dict of these, a
 # part of the tree. Nothing is registered, so nothing can be forgotten. Always: a path
 # such as "layers.0.W" names the same thing in parameters, state and messages. Section 7
-# needs only a list of parameters.
+# needs a list of parameters, `_check` and `_fitted`.
 
 
 def _check(fits, message, kind=ValueError):
@@ -4584,6 +4590,13 @@ def _classes(op, x, labels, ignore):
     return x, labels, labels >= 0 if ignore is None else labels != ignore
 
 
+def _misses(log_p, labels, kept):
+    """Return minus the log-probability at each row's label, 0 where it is not kept."""
+    rows, n = log_p.reshape(labels.size, log_p.shape[-1]), labels.size
+    picked = rows[arange(n, dtype="int64"), where(kept, labels, 0).reshape(-1)]
+    return where(kept, -picked.reshape(labels.shape), 0)
+
+
 def nll_loss(log_probabilities: Any, labels: Any, reduction: str = "mean",
              ignore_index: int = -100) -> Any:
     """Return minus the log-probability of each sample's label.
@@ -4623,7 +4636,7 @@ def cross_entropy(logits: Any, labels: Any, reduction: str = "mean",
 
 
 def _update(kernel, written, read):
-    """Run a kernel over arrays alike; write its results back into `written`."""
+    """Run a kernel over arrays of one shape; write its results into `written`."""
     flats = [_run(a) for a in written]
     runs = [*flats, *[_run(a) for a in read]]
     n = written[0].size
@@ -4736,6 +4749,7 @@ class Optimizer:
 class SGD(Optimizer):
     """Stochastic gradient descent, with momentum (Polyak) or Nesterov's, by PyTorch's
     formulas: v = momentum v + g; p -= lr v (Nesterov: p -= lr (g + momentum v)).
+    `weight_decay` adds to g.
 
     >>> p = Tensor([1.0], requires_grad=True)
     >>> (p * p).backward()
@@ -4801,7 +4815,8 @@ class Adam(Optimizer):
         if not state:
             state.update(self._begin(p))
         state["step"] += 1
-        b1, b2, eps, decay = self.beta1, self.beta2, self.eps, self.weight_decay
+        settings = self.beta1, self.beta2, self.eps, self.weight_decay
+        b1, b2, eps, decay = map(float, settings)  # they may be numbers of NumPy's
         c1, c2 = 1 - b1, 1 - b2
         rate = lr / (1 - b1 ** state["step"])  # the bias of m
         root = sqrt(1 - b2 ** state["step"])  # the bias of v, under the root

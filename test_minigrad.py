@@ -1340,6 +1340,18 @@ def test_where_rounds_a_number_to_the_dtype_of_what_it_stands_beside():
     assert mg.where(NDArray([0.0, 1.0]), 1e39, a).tolist() == [1.0, 1e39]
 
 
+@pytest.mark.parametrize("row", [[-INF, NAN], [NAN, -INF], [INF, NAN], [NAN, INF]])
+def test_logsumexp_misses_no_nan_beside_an_infinity(row):
+    assert math.isnan(NDArray(row).logsumexp().item())
+    assert all(map(math.isnan, NDArray(row).log_softmax().tolist()))
+
+
+def test_tensors_name_the_operand_that_is_none():
+    for name in ("maximum", "minimum", "clip"):
+        with refused(TypeError, name, "str"):
+            getattr(Tensor([1.0]), name)("a")
+
+
 def test_where_and_clip_name_themselves_and_what_they_were_given():
     with refused(TypeError, "where", "NDArray, str, int"):
         mg.where(mg.ones(3), "a", 2)
@@ -2634,7 +2646,7 @@ def test_a_product_of_inner_size_zero_is_the_bias_in_every_row():
 def test_every_way_to_multiply_gives_the_same_product(way, monkeypatch):
     if way == "sumprod":  # as from Python 3.12 on
         monkeypatch.setattr(mg, "_sumprod", lambda p, q: sum(map(operator.mul, p, q)))
-        monkeypatch.setattr(mg, "_WRITTEN", 8)
+        monkeypatch.setattr(mg, "_LONGEST", 8)
     elif way == "PyPy's":  # its lists are made by index
         monkeypatch.setattr(mg, "_PYPY", True)
     for k in (3, 9, 20):
@@ -9764,6 +9776,18 @@ def test_a_learning_rate_of_numpys_rounds_no_parameter(np, kind):
         opt = kind([p])
         opt.lr = lr
         opt.step()
+        ends.append(p.item())
+    assert ends[0] == ends[1]
+
+
+def test_settings_of_numpys_round_no_parameter(np):
+    ends = []
+    for number in (np.float32, lambda x: float(np.float32(x))):
+        p = kit_leaf([1.0])
+        opt = Adam([p], 0.1, (number(0.9), number(0.99)), number(1e-3), number(0.1))
+        for _ in range(5):
+            p.grad = NDArray([0.3], dtype="float64")
+            opt.step()
         ends.append(p.item())
     assert ends[0] == ends[1]
 
