@@ -960,7 +960,8 @@ def _side(x, shape):
     if _PYPY or prod(shape) <= _CHUNK:  # one chunk, as a new array is on PyPy
         return _spread(x, shape)
     axes = _walk(shape, _widened(x.shape, x.strides, shape))
-    # Short rows are copied out all at once: by slices along another, longer axis.
+    # Short rows are copied out all at once, by slices along another, longer axis: that
+    # takes the memory of another array, but 0.4 of the time.
     return _Pieces(x, axes) if axes[-1][0] >= 32 else _spread(x, shape)
 
 
@@ -979,8 +980,7 @@ def _mapped(kernel, a, *numbers):
     """Apply a kernel of one run, and numbers, to one array."""
     run = _side(a, a.shape) if a._flat is None else a._flat
     dtype = "float64" if a.dtype == "float64" else "float32"
-    runs = (run, *numbers) if numbers else (run,)
-    flat = _compute(kernel, runs, len(run), dtype)
+    flat = _compute(kernel, (run, *numbers), len(run), dtype)
     return _fresh(flat, dtype, a.shape, a._flat and a.strides)
 
 

@@ -1028,6 +1028,7 @@ def memory_cases(n):
     """Return (name, operation, limit in arrays) for n elements."""
     x = mg.uniform(0.1, 2.0, (n // 1000, 1000))
     y, mask = x.copy(), x > 1.0
+    short = x.reshape(-1, 4)[:, ::-1]
     row, column = x[0], x[:, :1].copy()
     return [
         ("x + y", lambda: x + y, 1.6),
@@ -1051,6 +1052,7 @@ def memory_cases(n):
         ("x * column", lambda: x * column, 2.2),
         ("where, one a number", lambda: mg.where(mask, x, 0.0), 2.2),
         ("x.T + y.T", lambda: x.T + y.T, 1.6),
+        ("the same, in rows of 4", lambda: short + short, 1.6),
     ]
 
 
