@@ -441,13 +441,18 @@ def _positions(start, axes):
     return places
 
 
-def _runs(start, axes):
-    """Cut a walk into slices as long as possible. Yields pairs: where a run lies in the
-    storage, and where in a flat copy."""
+def _longest(axes):
+    """Return which axis of a walk to cut slices along: the longest, though the last one
+    counts for more, since along it the flat copy is written without gaps."""
     lengths = [_regular(axis) for axis in axes]
     if lengths[-1] > 16:
-        lengths[-1] *= 4  # along the last axis the flat copy is written without gaps
-    inner = max(range(len(axes)), key=lambda i: (lengths[i], i))  # the slices' axis
+        lengths[-1] *= 4 if axes[-1][1] > 1 else sys.maxsize  # 1: and read so
+    return max(range(len(axes)), key=lambda i: (lengths[i], i))
+
+
+def _runs(start, axes, inner):
+    """Cut a walk into slices along one of its axes. Yields pairs: where a run lies in
+    the storage, and where in a flat copy."""
     n, step = axes[inner]
     size = prod([len(_distances(axis)) for axis in axes])
     sources, targets, gap = [start], [0], 1
@@ -488,6 +493,14 @@ def _stretch(flat, times):
     return out
 
 
+def _rows(buffer, start, starts, n, step):
+    """Copy rows of n elements, `step` apart, one after the other."""
+    flat = buffer[:0]
+    for first in starts:
+        flat += buffer[start + first : start + first + n * step : step]
+    return flat
+
+
 def _gather(buffer, start, axes):
     """Copy the elements along `axes` (the fewer, the faster: see `_join`) into a new
     flat array, in logical order."""
@@ -496,11 +509,8 @@ def _gather(buffer, start, axes):
         return buffer[start : start + n * step : step]
     if len(axes) == 2 and axes[1].__class__ is tuple and axes[1][1] > 0:
         starts, (n, step) = _distances(axes[0]), axes[1]
-        if len(starts) <= 4 * n:  # a matrix: row after row
-            flat = buffer[:0]
-            for first in starts:
-                flat += buffer[start + first : start + first + n * step : step]
-            return flat
+        if len(starts) <= 4 * n or step == 1 and n > 16:  # a matrix, at once
+            return _rows(buffer, start, starts, n, step)
     size = prod([len(_distances(axis)) for axis in axes])
     if size == 0:
         return buffer[:0]
@@ -513,9 +523,13 @@ def _gather(buffer, start, axes):
     if max(map(_regular, axes), default=0) < 4:
         flat = array(buffer.typecode, map(buffer.__getitem__, _positions(start, axes)))
     else:
-        flat = buffer[:1] * (size // head // tail)
-        for source, target in _runs(start, axes):
-            flat[target] = buffer[source]
+        inner = _longest(axes)
+        if inner == len(axes) - 1 and axes[inner][1] > 0:
+            flat = _rows(buffer, start, _positions(0, axes[:-1]), *axes[inner])
+        else:
+            flat = buffer[:1] * (size // head // tail)
+            for source, target in _runs(start, axes, inner):
+                flat[target] = buffer[source]
     if tail > 1:
         flat = _stretch(flat, tail)
     return flat * head if head > 1 else flat
@@ -531,7 +545,7 @@ def _scatter(buffer, start, axes, flat, adding=False):
         for place, value in zip(_positions(start, axes), flat):
             buffer[place] = buffer[place] + value if adding else value
         return
-    for target, source in _runs(start, axes):
+    for target, source in _runs(start, axes, _longest(axes)):
         run = flat[source]
         if adding:
             run = array(buffer.typecode, list(map(add, buffer[target], run)))
@@ -927,25 +941,33 @@ def _between(buffer, start, axes, low, high):
     if inner > high - low:  # across the end of a long row: not both rows whole
         head = _between(buffer, start, rest, low, inner)
         return head + _between(buffer, start + step, rest, 0, high - inner)
-    flat = _gather(buffer, start, ((last - first + 1, step), *rest))
-    return flat[low:high]  # of whole rows
+    flat = _gather(buffer, start, ((last - first + 1, step), *rest))  # whole rows
+    del flat[high:], flat[:low]
+    return flat
 
 
 class _Pieces:
-    """A long strided run that is not copied out whole: a slice of it is gathered when
-    it is asked for. So an operand costs a chunk of memory, not another array."""
+    """A long strided run that is not copied out whole: a sixteenth of it is gathered
+    when a slice of that is asked for. Larger pieces would take more memory, smaller
+    ones more time, since gathering works by slices across a piece."""
 
-    __slots__ = ("source", "axes")
+    __slots__ = ("source", "axes", "reach", "start", "piece")
 
     def __init__(self, a, axes):
         self.source, self.axes = a, axes
+        self.reach = -(-len(self) // (16 * _CHUNK)) * _CHUNK  # in whole chunks
+        self.start, self.piece = -self.reach, None
 
     def __len__(self):
         return prod([n for n, _ in self.axes])
 
-    def __getitem__(self, piece):
+    def __getitem__(self, wanted):
         a = self.source
-        return _between(a.buffer, a.offset, self.axes, piece.start, piece.stop)
+        if not self.start <= wanted.start < self.start + self.reach:
+            self.start, self.piece = wanted.start, None  # the old one is freed first
+            stop = min(wanted.start + self.reach, len(self))
+            self.piece = _between(a.buffer, a.offset, self.axes, wanted.start, stop)
+        return self.piece[wanted.start - self.start : wanted.stop - self.start]
 
 
 def _side(x, shape):
@@ -959,10 +981,7 @@ def _side(x, shape):
         return x._flat
     if _PYPY or prod(shape) <= _CHUNK:  # one chunk, as a new array is on PyPy
         return _spread(x, shape)
-    axes = _walk(shape, _widened(x.shape, x.strides, shape))
-    # Short rows are copied out all at once, by slices along another, longer axis: that
-    # takes the memory of another array, but 0.4 of the time.
-    return _Pieces(x, axes) if axes[-1][0] >= 32 else _spread(x, shape)
+    return _Pieces(x, _walk(shape, _widened(x.shape, x.strides, shape)))
 
 
 def _elementwise(op, dtype, *operands):
@@ -1006,15 +1025,16 @@ def _write_result(op, a, other):
                 f"{op}: a result of shape {shape} cannot be written into an array of "
                 f"shape {a.shape}"
             )
-        # Copied whole: pieces might read, through a view of a, what was just written.
-        dtype, other = other.dtype, _spread(other, a.shape)
+        # Pieces might read, through a view of a, what was just written there.
+        safe = a.dtype in _FLOATS and not (other.buffer is a.buffer is a._flat)
+        dtype, other = other.dtype, (_side if safe else _spread)(other, a.shape)
     else:
         dtype, other = _natural([other]), repeat(other)
     # A quotient or a power is no integer.
     dtype = _wider(dtype, "float32" if op in ("div", "pow") else a.dtype)
     run = _run(a)
-    if a.dtype in _FLOATS:  # straight into the storage where it is walked whole
-        flat = _compute(_KERNELS[op], (run, other), len(run), a.dtype, a._flat)
+    if a.dtype in _FLOATS:  # straight into the storage where that is the run
+        flat = _compute(_KERNELS[op], (run, other), len(run), a.dtype, run)
     elif dtype == a.dtype:
         flat = _cast(op, list(_KERNELS[op][0](run, other)), a.dtype)
     else:

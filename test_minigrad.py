@@ -1167,6 +1167,27 @@ def test_a_strided_float32_view_takes_other_dtypes_in_place_and_by_writing(other
     assert view.dtype == "float32" and shares(view, a)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("n", [3, 100])  # 10,000 elements are read in pieces
+def test_in_place_operators_read_all_before_they_write(n, dtype):
+    """The operand may be another view of what is written to."""
+    start = list(range(n * n))
+    rows = [start[i : i + n] for i in range(0, n * n, n)]
+    turned = [list(row) for row in zip(*rows)]
+    for write, added in [
+        (lambda a: a.__iadd__(a.T), turned),
+        (lambda a: a.T.__iadd__(a), turned),
+        (lambda a: a.__iadd__(a[::-1, ::-1]), [row[::-1] for row in rows[::-1]]),
+        (lambda a: a[::-1].__iadd__(a), rows[::-1]),
+        (lambda a: a[1:].__iadd__(a[:-1]), [[0] * n, *rows[:-1]]),
+        (lambda a: a.__iadd__(a[0]), [rows[0]] * n),
+    ]:
+        a = NDArray(start, dtype).reshape(n, n)
+        write(a)
+        expected = [[x + y for x, y in zip(*pair)] for pair in zip(rows, added)]
+        assert a.tolist() == expected
+
+
 def test_in_place_operators_refuse_to_grow():
     a = mg.zeros((1, 3))
     for other in (mg.zeros((2, 3)), mg.zeros((1, 1, 3)), mg.zeros(2)):
@@ -3487,14 +3508,19 @@ def test_a_large_array_works_within_three_times_the_memory_of_its_buffers():
         "add": (lambda: a + a, 1.5),
         "add a row": (lambda: a + a[0], 1.5),
         "add a column": (lambda: a + a[:, :1], 1.5),
-        "add views": (lambda: a.T + a[::-1], 1.5),
+        "add views": (lambda: a.T + a[::-1], 1.6),
+        "add short rows": (lambda: short + short[::-1], 1.6),
+        "four axes": (lambda: a.reshape(20, 20, 20, 20).T.relu(), 1.6),
         "map a view": (lambda: a.T.exp(), 1.5),
         "clip a view": (lambda: a.T.clip(0, 1), 1.5),
-        "maximum of views": (lambda: mg.maximum(a.T, a[::-1]), 1.5),
+        "maximum of views": (lambda: mg.maximum(a.T, a[::-1]), 1.6),
         "two long rows": (lambda: -a.reshape(2, -1)[::-1, ::-1][::-1], 1.5),
         "add in place": (lambda: a.__iadd__(1), 0.5),
+        "add a view in place": (lambda: a.__iadd__(other.T), 0.5),
+        "add into a view": (lambda: a.T.__iadd__(a[::-1]), 1.6),
     }
-    a = mg.zeros((n, n))
+    a, other = mg.zeros((n, n)), mg.zeros((n, n))
+    short = a.reshape(-1, 4)[:, ::-1]
     tracemalloc.start()
     try:
         for name, (step, limit) in work.items():

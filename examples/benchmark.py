@@ -1048,6 +1048,7 @@ def memory_cases(n):
         ("clip", lambda: x.clip(0.5, 1.5), 1.6),
         ("where", lambda: mg.where(mask, x, y), 1.6),
         ("x += y", lambda: x.__iadd__(y), 1.6),
+        ("x.T += y.T", lambda: x.T.__iadd__(y.T), 1.6),
         ("x + row", lambda: x + row, 2.2),
         ("x * column", lambda: x * column, 2.2),
         ("where, one a number", lambda: mg.where(mask, x, 0.0), 2.2),
