@@ -420,11 +420,12 @@ def _compute(kernel, runs, n, dtype, out=None):
 
 
 def _distances(axis):
-    """Return how far from the start each element of an axis lies."""
+    """Return how far from the start each element of an axis lies (in a tuple: all at
+    the same place)."""
     if axis.__class__ is list:
         return axis
     n, step = axis
-    return range(0, n * step, step) if step else [0] * n
+    return range(0, n * step, step) if step else (0,) * n
 
 
 def _regular(axis):
@@ -509,30 +510,25 @@ def _gather(buffer, start, axes):
         return buffer[start : start + n * step : step]
     if len(axes) == 2 and axes[1].__class__ is tuple and axes[1][1] > 0:
         starts, (n, step) = _distances(axes[0]), axes[1]
-        if len(starts) <= 4 * n or step == 1 and n > 16:  # a matrix, at once
+        few = len(starts) <= 4 * n or step == 1 and n > 16
+        if few and starts.__class__ is not tuple:  # a matrix, at once
             return _rows(buffer, start, starts, n, step)
+    if axes and axes[0][1:] == (0,):  # a stride of 0: the whole again and again
+        return _gather(buffer, start, axes[1:]) * axes[0][0]
+    if axes and axes[-1][1:] == (0,):  # each element again and again
+        return _stretch(_gather(buffer, start, axes[:-1]), axes[-1][0])
     size = prod([len(_distances(axis)) for axis in axes])
     if size == 0:
         return buffer[:0]
-    axes = list(axes)
-    head = tail = 1  # how often repeated axes (stride 0) repeat the whole, each element
-    while axes and axes[0][1:] == (0,):
-        head *= axes.pop(0)[0]
-    while axes and axes[-1][1:] == (0,):
-        tail *= axes.pop()[0]
     if max(map(_regular, axes), default=0) < 4:
-        flat = array(buffer.typecode, map(buffer.__getitem__, _positions(start, axes)))
-    else:
-        inner = _longest(axes)
-        if inner == len(axes) - 1 and axes[inner][1] > 0:
-            flat = _rows(buffer, start, _positions(0, axes[:-1]), *axes[inner])
-        else:
-            flat = buffer[:1] * (size // head // tail)
-            for source, target in _runs(start, axes, inner):
-                flat[target] = buffer[source]
-    if tail > 1:
-        flat = _stretch(flat, tail)
-    return flat * head if head > 1 else flat
+        return array(buffer.typecode, map(buffer.__getitem__, _positions(start, axes)))
+    inner = _longest(axes)
+    if inner == len(axes) - 1 and axes[inner][1] > 0:
+        return _rows(buffer, start, _positions(0, axes[:-1]), *axes[inner])
+    flat = buffer[:1] * size
+    for source, target in _runs(start, axes, inner):
+        flat[target] = buffer[source]
+    return flat
 
 
 def _scatter(buffer, start, axes, flat, adding=False):
@@ -1457,6 +1453,12 @@ _WRITTEN_OUT = {
         a * p + b * q + c * r + d * s + e * t + f * u + g * v + h * w
         for a, b, c, d, e, f, g, h in A for p, q, r, s, t, u, v, w in B
     ],
+    16: lambda A, B: [
+        a * p + b * q + c * r + d * s + e * t + f * u + g * v + h * w
+        + a2 * p2 + b2 * q2 + c2 * r2 + d2 * s2 + e2 * t2 + f2 * u2 + g2 * v2 + h2 * w2
+        for a, b, c, d, e, f, g, h, a2, b2, c2, d2, e2, f2, g2, h2 in A
+        for p, q, r, s, t, u, v, w, p2, q2, r2, s2, t2, u2, v2, w2 in B
+    ],
 }  # fmt: skip
 
 _MORE = {  # added to sums made so far; `zip` asks B first, so its end takes no sum
@@ -1503,11 +1505,13 @@ def _lines(buffer, start, n, step, k, inner, often=False):
     return [line.tolist() for line in lines] if often else lines
 
 
-def _tuples(buffer, start, n, step, k, inner):
-    """Return n tuples of k numbers, `step` apart, `inner` from number to number."""
-    if inner == 1 and (step == k or n == 1):  # all in one block
+def _tuples(buffer, start, n, step, k, inner, last=None):
+    """Return n tuples of k numbers, `step` apart, `inner` from number to number, and
+    one more from each of `last`, if given."""
+    if inner == 1 and (step == k or n == 1) and not last:  # all in one block
         return zip(*[iter(buffer[start : start + n * k])] * k)
-    return zip(*_lines(buffer, start, k, inner, n, step))
+    lines = _lines(buffer, start, k, inner, n, step)
+    return zip(*lines, last) if last else zip(*lines)
 
 
 def _matmul_2d(a, b, m, k, n, bias):
@@ -1525,17 +1529,14 @@ def _matmul_2d(a, b, m, k, n, bias):
         else:
             sums = [sum(map(mul, row, column)) for row in rows for column in columns]
         return list(map(add, sums, bias * m)) if bias else sums
-    at = k if k + bool(bias) <= 8 else k % 8  # what eights leave over comes first
+    at = k if k + bool(bias) <= 8 else k % 8 or (0 if bias else k % 16 or 16)
     sums = bias * m if bias else repeat(0.0)
     if at:
-        left = _lines(a, i, at, right, m, down)
-        top = _lines(b, j, at, below, n, beside)
-        if bias:
-            left.append([1.0] * m)
-            top.append(bias)
+        left = _tuples(a, i, m, down, at, right, bias and [1.0] * m)
+        top = _tuples(b, j, n, beside, at, below, bias)
         if n == 1:  # the inner loop of the comprehensions should be the long one
             left, top = top, left
-        sums = _WRITTEN_OUT[len(top)](zip(*left), list(zip(*top)))
+        sums = _WRITTEN_OUT[at + bool(bias)](left, list(top))
     while at < k:
         width = 8 if (k - at) % 16 else 16
         left = _tuples(a, i + at * right, m, down, width, right)
@@ -2798,6 +2799,8 @@ def _chain(y, i, x, g, differentiable, watching):
         part = part.astype(data.dtype)
     if differentiable:
         return part
+    if part is g:  # passed on as it is: a `copy`, written out to save a call
+        return _fresh(g.buffer[:], g.dtype, g.shape, g.strides)
     for other in values:  # a gradient shares its storage with nothing else
         if part is other:
             return part.copy()
@@ -2879,12 +2882,17 @@ def _fixed(name, x, like):
 def _method(name: str) -> Callable[..., Tensor]:
     """Make the Tensor method that applies the operation `name` of section 4."""
 
-    @wraps(getattr(NDArray, name))
+    operate, op = getattr(NDArray, name), name.strip("_")
+
+    @wraps(operate)
     def method(self, *args, **options):
-        if args or options:
-            args = [_fixed(name, x, self._data) for x in args]
-            options = {key: _fixed(name, x, self._data) for key, x in options.items()}
-        return _FUNCTIONS[name.strip("_")].apply(self, *args, **options)
+        function = _FUNCTIONS[op]
+        if not args and not options:  # the short way, as in `_tensor_operator`
+            data = operate(self._data)
+            return _record(function, (self, *function._defaults), data)
+        args = [_fixed(name, x, self._data) for x in args]
+        options = {key: _fixed(name, x, self._data) for key, x in options.items()}
+        return function.apply(self, *args, **options)
 
     return method
 
@@ -2946,7 +2954,8 @@ def _start(t, grad, op):
         )
     if grad is None:
         data = t._data
-        return _fresh(_ONE[data.dtype] * prod(data.shape), data.dtype, data.shape)
+        flat = _ONE[data.dtype] * prod(data.shape)
+        return _fresh(flat, data.dtype, data.shape, data._flat and data.strides)
     gradient = NDArray(grad, t.dtype)
     if gradient.shape != t.shape:
         raise ValueError(
@@ -3119,11 +3128,12 @@ class Tensor(_Common):
         try:
             for t, g in _reverse(self, gradient, keep=retain_graph):
                 old = t.grad
-                before.append((ref(t), old))  # a weak one: t may be freed meanwhile
+                # A weak one, unless t is a leaf: it may be freed meanwhile.
+                before.append((ref(t) if t._args else t, old))
                 t.grad = g if old is None else old._data + g
         except BaseException:
-            for weak, old in before:
-                t = weak()
+            for held, old in before:
+                t = held() if isinstance(held, ref) else held
                 if t is not None:
                     t.grad = old
             raise
@@ -4851,10 +4861,11 @@ class Adam(Optimizer):
                 g = [d + decay * x for x, d in zip(p, g)]
             m = [b1 * u + c1 * d for u, d in zip(m, g)]
             v = [b2 * u + c2 * d * d for u, d in zip(v, g)]
-            r = list(map(sqrt, v))
+            r = map(sqrt, v)
             try:
                 p = [x - rate * u / (w + eps) for x, u, w in zip(p, m, r)]
             except ZeroDivisionError:  # eps=0 where nothing was ever received
+                r = map(sqrt, v)
                 p = [x - _divide(rate * u, w + eps) for x, u, w in zip(p, m, r)]
             return p, m, v
 
