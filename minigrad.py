@@ -2825,16 +2825,18 @@ def _paths(order, wanted):
     return through, needed
 
 
-def _reverse(output, gradient, keep, wanted=None, differentiable=False):
-    """Run the graph backwards; yield each tensor with its complete gradient.
+def _reverse(output, gradient, keep, before, wanted=None, differentiable=False):
+    """Run the graph backwards and add its complete gradient to every tensor's `.grad`,
+    noting in `before` what was there; or, for `grad`, return those of the `wanted`
+    tensors by tensor, and run only what these need.
 
     The order is newest first: when a tensor's turn comes, all its uses have had theirs,
-    so the sum of what they sent is complete. `wanted`: only what these need.
-    `differentiable`: hand the rules Tensors instead of NDArrays. Unless `keep`, a
-    tensor's history is released once its rules have run, and what nobody else holds is
-    freed.
+    so the sum of what they sent is complete. `differentiable`: hand the rules Tensors
+    instead of NDArrays. Unless `keep`, a tensor's history is released once its rules
+    have run, and what nobody else holds is freed.
     """
-    order, through, needed = _behind(output, needing=True), None, None
+    order, through = _behind(output, needing=True), None
+    needed = found = None
     for t in order:
         if t._time != _RELEASED:
             break  # the released come first
@@ -2848,12 +2850,19 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
             )
     if wanted is not None:
         through, needed = _paths(order, wanted)
+        found = dict.fromkeys(wanted)
         order = [t for t in order if t in needed]
     watching, sums = _mode.get()[1], {output: gradient}
     while order:
         t = order.pop()
         g = sums.pop(t)
-        yield t, g
+        if found is None:
+            old = t.grad
+            # A weak note, unless t is a leaf: it may be freed on the way.
+            before.append((ref(t) if t._args else t, old))
+            t.grad = g if old is None else old._data + g
+        elif t in found:
+            found[t] = g
         if t._function is None:
             continue
         for i, x in enumerate(t._args):
@@ -2865,6 +2874,7 @@ def _reverse(output, gradient, keep, wanted=None, differentiable=False):
         if not keep and (through is None or t in through):
             # Cut the links: what only they hold is freed here.
             t._function, t._args, t._time = None, (), _RELEASED
+    return found
 
 
 # --- 3d. Tensor -----------------------------------------------------------------------
@@ -3124,13 +3134,9 @@ class Tensor(_Common):
         [2.0, 4.0]
         """
         gradient = _start(self, grad, "backward")
-        before = []
+        before: list[Any] = []
         try:
-            for t, g in _reverse(self, gradient, keep=retain_graph):
-                old = t.grad
-                # A weak one, unless t is a leaf: it may be freed meanwhile.
-                before.append((ref(t) if t._args else t, old))
-                t.grad = g if old is None else old._data + g
+            _reverse(self, gradient, retain_graph, before)
         except BaseException:
             for held, old in before:
                 t = held() if isinstance(held, ref) else held
@@ -3240,11 +3246,8 @@ def grad(
         history = isinstance(grad_output, Tensor)
         gradient = grad_output if history else _tensor(gradient)
     keep = create_graph if retain_graph is None else retain_graph
-    found: dict[Tensor, Any] = dict.fromkeys(wanted)
     with _recorded() if create_graph else no_grad():
-        for t, g in _reverse(output, gradient, keep, wanted, create_graph):
-            if t in found:
-                found[t] = g
+        found = _reverse(output, gradient, keep, None, wanted, create_graph)
     return tuple([found[t] if create_graph else _tensor(found[t]) for t in wanted])
 
 
