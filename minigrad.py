@@ -442,18 +442,13 @@ def _positions(start, axes):
     return places
 
 
-def _longest(axes):
-    """Return which axis of a walk to cut slices along: the longest, though the last one
-    counts for more, since along it the flat copy is written without gaps."""
+def _runs(start, axes):
+    """Cut a walk into slices along its longest axis. Yields pairs: where a run lies in
+    the storage, and where in a flat copy."""
     lengths = [_regular(axis) for axis in axes]
     if lengths[-1] > 16:
-        lengths[-1] *= 4 if axes[-1][1] > 1 else sys.maxsize  # 1: and read so
-    return max(range(len(axes)), key=lambda i: (lengths[i], i))
-
-
-def _runs(start, axes, inner):
-    """Cut a walk into slices along one of its axes. Yields pairs: where a run lies in
-    the storage, and where in a flat copy."""
+        lengths[-1] *= 4  # along the last axis there are no gaps in the flat copy
+    inner = max(range(len(axes)), key=lambda i: (lengths[i], i))
     n, step = axes[inner]
     size = prod([len(_distances(axis)) for axis in axes])
     sources, targets, gap = [start], [0], 1
@@ -494,6 +489,12 @@ def _stretch(flat, times):
     return out
 
 
+def _best_by_rows(longest, n, step):
+    """Return whether to copy row after row, rows of n elements, `step` apart, and not
+    by slices along the longest axis, which are fewer but have to be interleaved."""
+    return longest < 4 * n or (step == 1 and n > 16)
+
+
 def _rows(buffer, start, starts, n, step):
     """Copy rows of n elements, `step` apart, one after the other."""
     flat = buffer[:0]
@@ -510,9 +511,8 @@ def _gather(buffer, start, axes):
         return buffer[start : start + n * step : step]
     if len(axes) == 2 and axes[1].__class__ is tuple and axes[1][1] > 0:
         starts, (n, step) = _distances(axes[0]), axes[1]
-        few = len(starts) <= 4 * n or step == 1 and n > 16
-        if few and starts.__class__ is not tuple:  # a matrix, at once
-            return _rows(buffer, start, starts, n, step)
+        if starts.__class__ is not tuple and _best_by_rows(len(starts), n, step):
+            return _rows(buffer, start, starts, n, step)  # a matrix, at once
     if axes and axes[0][1:] == (0,):  # a stride of 0: the whole again and again
         return _gather(buffer, start, axes[1:]) * axes[0][0]
     if axes and axes[-1][1:] == (0,):  # each element again and again
@@ -520,13 +520,15 @@ def _gather(buffer, start, axes):
     size = prod([len(_distances(axis)) for axis in axes])
     if size == 0:
         return buffer[:0]
-    if max(map(_regular, axes), default=0) < 4:
+    longest = max(map(_regular, axes), default=0)
+    if longest and axes[-1].__class__ is tuple and axes[-1][1] > 0:
+        *outer, (n, step) = axes
+        if _best_by_rows(longest, n, step):
+            return _rows(buffer, start, _positions(0, outer), n, step)
+    if longest < 4:
         return array(buffer.typecode, map(buffer.__getitem__, _positions(start, axes)))
-    inner = _longest(axes)
-    if inner == len(axes) - 1 and axes[inner][1] > 0:
-        return _rows(buffer, start, _positions(0, axes[:-1]), *axes[inner])
     flat = buffer[:1] * size
-    for source, target in _runs(start, axes, inner):
+    for source, target in _runs(start, axes):
         flat[target] = buffer[source]
     return flat
 
@@ -541,7 +543,7 @@ def _scatter(buffer, start, axes, flat, adding=False):
         for place, value in zip(_positions(start, axes), flat):
             buffer[place] = buffer[place] + value if adding else value
         return
-    for target, source in _runs(start, axes, _longest(axes)):
+    for target, source in _runs(start, axes):
         run = flat[source]
         if adding:
             run = array(buffer.typecode, list(map(add, buffer[target], run)))
