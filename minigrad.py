@@ -1531,8 +1531,10 @@ def _matmul_2d(a, b, m, k, n, bias):
         else:
             sums = [sum(map(mul, row, column)) for row in rows for column in columns]
         return list(map(add, sums, bias * m)) if bias else sums
+    # What eights leave over comes first. Where that is nothing, sums begin at the bias,
+    # or, without one, with the products of a first pass that has nothing to add to.
     at = k if k + bool(bias) <= 8 else k % 8 or (0 if bias else k % 16 or 16)
-    sums = bias * m if bias else repeat(0.0)
+    sums = bias and bias * m
     if at:
         left = _tuples(a, i, m, down, at, right, bias and [1.0] * m)
         top = _tuples(b, j, n, beside, at, below, bias)
@@ -4674,7 +4676,7 @@ def _update(kernel, written, read):
     """Run a kernel over arrays of one shape; write its results into `written`."""
     flats = [_run(a) for a in written]
     runs = [*flats, *[_run(a) for a in read]]
-    n = written[0].size
+    n = len(flats[0])
     for start in range(0, n, _CHUNK):
         count = min(_CHUNK, n - start)
         parts = runs if count == n else [run[start : start + count] for run in runs]
