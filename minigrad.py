@@ -49,10 +49,11 @@ Glossary. Throughout this file
 
 Conventions. Arrays and tensors speak NumPy (axis, keepdims, ddof=0), everything around
 them PyTorch (requires_grad, backward, Module, state_dict, lr). Numbers are float32
-unless a dtype says otherwise; IEEE 754 decides the rest (1 / 0 is inf), never a Python
-exception. Shape errors are ValueError, index errors IndexError, wrong kinds of argument
-TypeError. Names with an underscore are private. `python minigrad.py` runs the examples
-in this file, so any copy can check itself.
+unless a dtype says otherwise, and so is what is computed of integers; IEEE 754 decides
+the rest (1 / 0 is inf), never a Python exception. Shape errors are ValueError, index
+errors IndexError, wrong kinds of argument TypeError. Names with an underscore are
+private. `python minigrad.py` runs the examples in this file, so any copy can check
+itself.
 """
 
 from __future__ import annotations
@@ -177,9 +178,8 @@ def _shape(op, shape, least=0):
         one = hasattr(shape, "__index__") and not getattr(shape, "ndim", 0)
         sizes = tuple([int(index(n)) for n in ((shape,) if one else shape)])
     except TypeError:
-        raise TypeError(
-            f"{op}: a shape is an integer or a sequence of integers, not {shape!r}"
-        ) from None
+        raise TypeError(f"{op}: a shape is an integer or a sequence of integers, not "
+                        f"{shape!r}") from None
     if sizes and min(sizes) < least:
         raise ValueError(f"{op}: shape {sizes} has a negative size")
     if prod(sizes) > sys.maxsize // 8:
@@ -199,10 +199,9 @@ def _broadcast(op, *shapes):
     for sizes in zip(*[(1,) * (ndim - len(shape)) + shape for shape in shapes]):
         wide = set(sizes) - {1}
         if len(wide) > 1:
-            raise ValueError(
-                f"{op}: shapes {' and '.join(map(str, shapes))} cannot be broadcast "
-                "together; aligned from the right, sizes must be equal or 1"
-            )
+            raise ValueError(f"{op}: shapes {' and '.join(map(str, shapes))} cannot be "
+                             "broadcast together; aligned from the right, sizes must "
+                             "be equal or 1")
         result.append(wide.pop() if wide else 1)
     return tuple(result)
 
@@ -327,8 +326,8 @@ def _restride(shape, strides, new):
 #   a long operand of an elementwise kernel piece by piece.
 # * Arithmetic is done in double precision and rounded once, when it is stored.
 #
-# Section 3 needs: the class with its methods, `_ticks` and stamps, `_fresh`, `_view`,
-# `_run`, `_operand`.
+# Section 3 needs: the class with its methods, `_Common`, `_ticks` and stamps, `_fresh`,
+# `_view`, `_run`, `_operand`; the others use helpers from here by name.
 
 _CODES = {"float32": "f", "float64": "d", "int64": "q", "bool": "b"}  # array's letters
 _RANK = ("bool", "int64", "float32", "float64")  # the wider of two comes later
@@ -420,12 +419,11 @@ def _compute(kernel, runs, n, dtype, out=None):
 
 
 def _distances(axis):
-    """Return how far from the start each element of an axis lies (in a tuple: all at
-    the same place)."""
+    """Return how far from the start each element of an axis lies."""
     if axis.__class__ is list:
         return axis
     n, step = axis
-    return range(0, n * step, step) if step else (0,) * n
+    return range(0, n * step, step) if step else [0] * n
 
 
 def _regular(axis):
@@ -446,8 +444,8 @@ def _runs(start, axes):
     """Cut a walk into slices along its longest axis. Yields pairs: where a run lies in
     the storage, and where in a flat copy."""
     lengths = [_regular(axis) for axis in axes]
-    if lengths[-1] > 16:
-        lengths[-1] *= 4  # along the last axis there are no gaps in the flat copy
+    if lengths[-1] > 16:  # along the last axis there are no gaps in the flat copy
+        lengths[-1] *= 4
     inner = max(range(len(axes)), key=lambda i: (lengths[i], i))
     n, step = axes[inner]
     size = prod([len(_distances(axis)) for axis in axes])
@@ -490,8 +488,9 @@ def _stretch(flat, times):
 
 
 def _best_by_rows(longest, n, step):
-    """Return whether to copy row after row, rows of n elements, `step` apart, and not
-    by slices along the longest axis, which are fewer but have to be interleaved."""
+    """Return whether rows of n elements, `step` apart, are best copied one after the
+    other. Slices along the longest axis are fewer, but have to be interleaved: that
+    pays from 4 times fewer on, and never for blocks of more than 16 elements."""
     return longest < 4 * n or (step == 1 and n > 16)
 
 
@@ -511,8 +510,8 @@ def _gather(buffer, start, axes):
         return buffer[start : start + n * step : step]
     if len(axes) == 2 and axes[1].__class__ is tuple and axes[1][1] > 0:
         starts, (n, step) = _distances(axes[0]), axes[1]
-        if starts.__class__ is not tuple and _best_by_rows(len(starts), n, step):
-            return _rows(buffer, start, starts, n, step)  # a matrix, at once
+        if axes[0][1:] != (0,) and _best_by_rows(len(starts), n, step):
+            return _rows(buffer, start, starts, n, step)  # the common case, at once
     if axes and axes[0][1:] == (0,):  # a stride of 0: the whole again and again
         return _gather(buffer, start, axes[1:]) * axes[0][0]
     if axes and axes[-1][1:] == (0,):  # each element again and again
@@ -599,21 +598,11 @@ def _each(function, answer=None):
 # Name: (plain, careful). The careful pass runs only after the plain one has raised;
 # None: that raises for nothing that can be stored. See `_compute`.
 _KERNELS = {
-    "add": _each(add),
-    "sub": _each(sub),
-    "mul": _each(mul),
+    **{f.__name__: _each(f) for f in (add, sub, mul, eq, ne, lt, le, gt, ge, neg, abs)},
     "div": _each(truediv, _quotient),
     "pow": (_powers, _each(math.pow, _power)[1]),
-    "eq": _each(eq),
-    "ne": _each(ne),
-    "lt": _each(lt),
-    "le": _each(le),
-    "gt": _each(gt),
-    "ge": _each(ge),
     "and": _each(and_),
     "or": _each(or_),
-    "neg": _each(neg),
-    "abs": _each(abs),
     "exp": _each(exp, lambda x: inf),
     "log": _each(log, lambda x: nan if x < 0 else -inf),
     "sqrt": _each(sqrt, lambda x: nan),
@@ -626,7 +615,7 @@ _KERNELS = {
         # Where exp(-x) overflows, 1 / (1 + exp(-x)) is exp(x).
         partial(map, _safe(lambda x: 1.0 / (1.0 + exp(-x)), exp)),
     ),
-    "logistic_loss": (  # see LogisticLoss in section 4
+    "logistic_loss": (  # max(x, 0) - x t + log(1 + exp(-|x|))
         lambda p, q: [
             (0.0 if x <= 0.0 else x) - x * t + log1p(exp(-abs(x))) for x, t in zip(p, q)
         ],
@@ -634,18 +623,10 @@ _KERNELS = {
     ),
     # NaN compares false with everything, even itself, and takes the last branch here.
     "relu": (lambda p: [0.0 if x <= 0.0 else x for x in p], None),
-    "maximum": (
-        lambda p, q: [x if x > y or x != x else y for x, y in zip(p, q)],
-        None,
-    ),
-    "minimum": (
-        lambda p, q: [x if x < y or x != x else y for x, y in zip(p, q)],
-        None,
-    ),
+    "maximum": (lambda p, q: [x if x > y or x != x else y for x, y in zip(p, q)], None),
+    "minimum": (lambda p, q: [x if x < y or x != x else y for x, y in zip(p, q)], None),
     "clip": (
-        lambda p, low, high: [
-            high if x > high else low if x < low else x for x in p
-        ],
+        lambda p, low, high: [high if x > high else low if x < low else x for x in p],
         None,
     ),
     "where": (lambda c, p, q: [x if t else y for t, x, y in zip(c, p, q)], None),
@@ -720,23 +701,21 @@ def _spread(a, shape):
     return _gather(a.buffer, a.offset, _walk(shape, strides))
 
 
-def _repeats(axes):
-    """Return whether a walk visits an element again and again (a stride of 0)."""
-    pairs = [axis for axis in axes if axis.__class__ is tuple]
-    return all([n for n, _ in pairs]) and any([n > 1 and not step for n, step in pairs])
+def _repeats(a):
+    """Return whether one place stands for many elements of `a` (a stride of 0)."""
+    axes = zip(a.shape, a.strides)
+    return 0 not in a.shape and any([n > 1 and not step for n, step in axes])
 
 
-def _refuse_repeats(op, a, axes):
+def _refuse_repeats(op, a):
     """Refuse to write where one place stands for many elements of `a`."""
-    if _repeats(axes):
-        raise ValueError(
-            f"{op}: this view of shape {a.shape} repeats elements (a stride of 0, from "
-            "broadcast_to); write to a copy() of it"
-        )
+    if _repeats(a):
+        raise ValueError(f"{op}: this view of shape {a.shape} repeats elements (a "
+                         "stride of 0, from broadcast_to); write to a copy() of it")
 
 
 def _mark_written(a):
-    """Stamp the owner of the storage: all its views share the count."""
+    """Stamp the owner of the storage: all its views share the stamp."""
     owner = a if a._base is None else a._base
     owner._stamp = next(_ticks)
 
@@ -866,10 +845,8 @@ def _read(data, where="", op="NDArray"):
         values += part
         shapes.append(shape)
         if shape != shapes[0]:
-            raise ValueError(
-                f"{op}: ragged lists: element {where}[{i}] has shape {shape}, but "
-                f"{where}[0] has shape {shapes[0]}"
-            )
+            raise ValueError(f"{op}: ragged lists: element {where}[{i}] has shape "
+                             f"{shape}, but {where}[0] has shape {shapes[0]}")
     return values, (len(data), *shapes[0])
 
 
@@ -895,7 +872,7 @@ def _natural_array(op, data, fractions="float32"):
     return _fresh(_cast(op, values, dtype), dtype, shape)
 
 
-_single = Struct("f")
+_single = Struct("f")  # rounds a number to float32
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -905,6 +882,7 @@ def _operand(op, x, like):
     if x.__class__ is NDArray or (x.__class__ is int and -16777216 <= x <= 16777216):
         return x  # up to 2 ** 24, integers are exact in float32
     if x.__class__ is float and like.dtype == "float32" and -3e38 < x < 3e38:
+        # (clear of the largest float32, 3.4e38)
         return _single.unpack(_single.pack(x))[0]
     if isinstance(x, _Common):
         return x._data if op == "setitem" else NotImplemented  # a Tensor's turn
@@ -915,6 +893,7 @@ def _operand(op, x, like):
         return x if whole and x.__class__ in (int, float, bool) else rounded
     if not isinstance(x, (list, tuple)) and not hasattr(x, "__array_interface__"):
         return NotImplemented
+    # Beside integers, a list is float32, but keeps its digits to be stored or compared.
     exact = not whole or op in ("setitem", *_COMPARISONS)
     return _natural_array(op, x, wide if exact else "float32")
 
@@ -923,7 +902,7 @@ def _operand(op, x, like):
 
 
 def _floating(*dtypes):
-    """Return the dtype of arithmetic."""
+    """Return the dtype of arithmetic, also between integers."""
     return "float64" if "float64" in dtypes else "float32"
 
 
@@ -945,25 +924,25 @@ def _between(buffer, start, axes, low, high):
 
 
 class _Pieces:
-    """A long strided run that is not copied out whole: a sixteenth of it is gathered
-    when a slice of that is asked for. Larger pieces would take more memory, smaller
-    ones more time, since gathering works by slices across a piece."""
+    """A long strided run that is not copied out whole. `_compute` asks for it chunk by
+    chunk, from front to back, and a sixteenth of it, in whole chunks, is gathered at a
+    time. Larger pieces would take more memory, smaller ones more time, since gathering
+    works by slices across a piece."""
 
-    __slots__ = ("source", "axes", "reach", "start", "piece")
+    __slots__ = ("source", "axes", "start", "piece")
 
     def __init__(self, a, axes):
-        self.source, self.axes = a, axes
-        self.reach = -(-len(self) // (16 * _CHUNK)) * _CHUNK  # in whole chunks
-        self.start, self.piece = -self.reach, None
+        self.source, self.axes, self.start, self.piece = a, axes, 0, ()
 
     def __len__(self):
         return prod([n for n, _ in self.axes])
 
     def __getitem__(self, wanted):
-        a = self.source
-        if not self.start <= wanted.start < self.start + self.reach:
-            self.start, self.piece = wanted.start, None  # the old one is freed first
-            stop = min(wanted.start + self.reach, len(self))
+        a, n = self.source, len(self)
+        if wanted.stop > self.start + len(self.piece):
+            self.start, self.piece = wanted.start, ()  # the old one is freed first
+            reach = -(-n // (16 * _CHUNK)) * _CHUNK  # in whole chunks
+            stop = min(wanted.start + reach, n)
             self.piece = _between(a.buffer, a.offset, self.axes, wanted.start, stop)
         return self.piece[wanted.start - self.start : wanted.stop - self.start]
 
@@ -977,7 +956,7 @@ def _side(x, shape):
         return repeat(x.buffer[x.offset])
     if x.shape == shape and x._flat is not None:
         return x._flat
-    if _PYPY or prod(shape) <= _CHUNK:  # one chunk, as a new array is on PyPy
+    if _PYPY or prod(shape) <= _CHUNK:  # what `_compute` takes whole
         return _spread(x, shape)
     return _Pieces(x, _walk(shape, _widened(x.shape, x.strides, shape)))
 
@@ -996,8 +975,9 @@ def _elementwise(op, dtype, *operands):
 def _mapped(kernel, a, *numbers):
     """Apply a kernel of one run, and numbers, to one array."""
     run = _side(a, a.shape) if a._flat is None else a._flat
-    dtype = "float64" if a.dtype == "float64" else "float32"
+    dtype = _floating(a.dtype)
     flat = _compute(kernel, (run, *numbers), len(run), dtype)
+    # Where `_flat` is set, the strides are those of a new array, already known.
     return _fresh(flat, dtype, a.shape, a._flat and a.strides)
 
 
@@ -1015,15 +995,14 @@ def _unary(op: str, doc: str) -> Callable[[NDArray], NDArray]:
 def _write_result(op, a, other):
     """Write `a OP other` into `a`, through views, and return `a`."""
     axes = list(zip(a.shape, a.strides))
-    _refuse_repeats(op, a, axes)
+    _refuse_repeats(op, a)
     if other.__class__ is NDArray:
         shape = _broadcast(op, a.shape, other.shape)
         if shape != a.shape:
-            raise ValueError(
-                f"{op}: a result of shape {shape} cannot be written into an array of "
-                f"shape {a.shape}"
-            )
-        # Pieces might read, through a view of a, what was just written there.
+            raise ValueError(f"{op}: a result of shape {shape} cannot be written into "
+                             f"an array of shape {a.shape}")
+        # Pieces might read, through a view of a, what was just written there; and the
+        # pass over integers takes whole runs.
         safe = a.dtype in _FLOATS and not (other.buffer is a.buffer is a._flat)
         dtype, other = other.dtype, (_side if safe else _spread)(other, a.shape)
     else:
@@ -1107,10 +1086,8 @@ def _masking(op: str) -> _Binary:
             return other
         kind = getattr(other, "dtype", type(other).__name__)
         if self.dtype != "bool" or kind != "bool":
-            raise TypeError(
-                f"{op}: both operands must be masks (bool), not {self.dtype} and "
-                f"{kind}; compare first"
-            )
+            raise TypeError(f"{op}: both operands must be masks (bool), not "
+                            f"{self.dtype} and {kind}; compare first")
         return _elementwise(op, "bool", self, other)
 
     return combine
@@ -1152,15 +1129,11 @@ def _index_part(part):
     elif hasattr(part, "__index__") and not isinstance(part, bool):
         return index(part)
     else:
-        raise IndexError(
-            "index: an index is an integer, a slice, None, ..., an integer array or a "
-            f"mask, not {part!r:.60}"
-        )
+        raise IndexError("index: an index is an integer, a slice, None, ..., an "
+                         f"integer array or a mask, not {part!r:.60}")
     if a.dtype in _FLOATS or (a.dtype == "bool" and not a.shape):
-        raise IndexError(
-            f"index: an array of {a.dtype} and shape {a.shape} is no index; use int64, "
-            "or a bool mask of at least one axis"
-        )
+        raise IndexError(f"index: an array of {a.dtype} and shape {a.shape} is no "
+                         "index; use int64, or a bool mask of at least one axis")
     return a if a.shape else a.item()  # an int64 of no axes is an integer
 
 
@@ -1172,9 +1145,8 @@ def _is_mask(part):
 def _where_true(mask, shape):
     """Return the index arrays, one an axis, of the true elements of a mask."""
     if mask.shape != shape:
-        raise IndexError(
-            f"index: a mask of shape {mask.shape} does not fit axes of shape {shape}"
-        )
+        raise IndexError(f"index: a mask of shape {mask.shape} does not fit axes of "
+                         f"shape {shape}")
     places = list(itertools.compress(range(mask.size), _run(mask)))
     return [
         _fresh(array("q", [p // step % n for p in places]), "int64", (len(places),))
@@ -1205,10 +1177,8 @@ def _index_parts(a, key):
     used = sum([p.ndim if _is_mask(p) else 1 for p in plain])
     if used > a.ndim or len(dots) > 1:
         what = "two ellipses" if len(dots) > 1 else f"{used} indices"
-        raise IndexError(
-            f"index: {what} for an array of shape {a.shape}; at most {a.ndim} indices "
-            "and one ellipsis fit"
-        )
+        raise IndexError(f"index: {what} for an array of shape {a.shape}; at most "
+                         f"{a.ndim} indices and one ellipsis fit")
     at = dots[0] if dots else len(parts)  # whole axes fill in here
     parts[at : at + 1] = [slice(None)] * (a.ndim - used)
     return parts, together
@@ -1302,7 +1272,7 @@ def _groups(flat, blocks, n, inner):
 
 def _reduce(op, x, axis, keepdims, function, dtype=None):
     """Apply `function` to each group of elements along `axis`."""
-    axis = tuple(axis) if axis.__class__ is list else axis
+    axis = tuple(axis) if hasattr(axis, "__iter__") else axis
     order, sizes, shape = _reduction(op, x.shape, axis, keepdims)
     x = x if order is None else x.transpose(*order)
     dtype = dtype or _floating(x.dtype)
@@ -1455,7 +1425,7 @@ _WRITTEN_OUT = {
         a * p + b * q + c * r + d * s + e * t + f * u + g * v + h * w
         for a, b, c, d, e, f, g, h in A for p, q, r, s, t, u, v, w in B
     ],
-    16: lambda A, B: [
+    16: lambda A, B: [  # how longer sums begin
         a * p + b * q + c * r + d * s + e * t + f * u + g * v + h * w
         + a2 * p2 + b2 * q2 + c2 * r2 + d2 * s2 + e2 * t2 + f2 * u2 + g2 * v2 + h2 * w2
         for a, b, c, d, e, f, g, h, a2, b2, c2, d2, e2, f2, g2, h2 in A
@@ -1512,6 +1482,7 @@ def _tuples(buffer, start, n, step, k, inner, last=None):
     one more from each of `last`, if given."""
     if inner == 1 and (step == k or n == 1) and not last:  # all in one block
         return zip(*[iter(buffer[start : start + n * k])] * k)
+    # Cut across: k lines of n numbers; `zip` makes of them n tuples of k.
     lines = _lines(buffer, start, k, inner, n, step)
     return zip(*lines, last) if last else zip(*lines)
 
@@ -1557,23 +1528,18 @@ def _product(a, b):
     """Return how NumPy reads a @ b for the shapes a and b: the shape of the stack of
     matrices, the sizes m, k and n of each, and the shape of the result."""
     if not a or not b:
-        raise ValueError(
-            f"matmul: shapes {a} and {b}: each operand needs at least 1 axis; use * to "
-            "scale"
-        )
+        raise ValueError(f"matmul: shapes {a} and {b}: each operand needs at least 1 "
+                         "axis; use * to scale")
     rows, columns = a[-2:-1], (b[-1:] if len(b) > 1 else ())
     (m, k), (inner, n) = (1, *a)[-2:], (b if columns else (*b, 1))[-2:]
     if k != inner:
-        raise ValueError(
-            f"matmul: shapes {a} and {b} do not fit: the inner sizes {k} and {inner} "
-            "must be equal"
-        )
+        raise ValueError(f"matmul: shapes {a} and {b} do not fit: the inner sizes {k} "
+                         f"and {inner} must be equal")
     try:
         stack = _broadcast("matmul", a[:-2], b[:-2])
     except ValueError:
-        raise ValueError(
-            f"matmul: the stacks of shapes {a} and {b} cannot be broadcast"
-        ) from None
+        raise ValueError(f"matmul: the stacks of shapes {a} and {b} cannot be "
+                         "broadcast") from None
     return stack, m, k, n, stack + rows + columns
 
 
@@ -1586,8 +1552,8 @@ def _matmul(a, b, bias=None):
     # A 1-D operand is a row on the left, a column on the right.
     down, right = a.strides[-2:] if len(a.shape) > 1 else (0, *a.strides)
     below, beside = b.strides[-2:] if len(b.shape) > 1 else (*b.strides, 0)
+    dtype = _floating(*[x.dtype for x in (a, b, bias) if x is not None])
     bias = None if bias is None else _run(bias).tolist()
-    dtype = _floating(a.dtype, b.dtype)
     out = _ZERO[dtype] * prod(shape)
     starts = [(a.offset, b.offset)]
     if stack:
@@ -1755,10 +1721,9 @@ class _Common:
         axes = ones if axis is None else _axes("squeeze", axis, self.ndim)
         for i in axes:
             if i not in ones:
-                raise ValueError(
-                    f"squeeze: axis {i} of shape {self.shape} has size "
-                    f"{self.shape[i]}; only an axis of size 1 can be removed"
-                )
+                raise ValueError(f"squeeze: axis {i} of shape {self.shape} has size "
+                                 f"{self.shape[i]}; only an axis of size 1 can be "
+                                 "removed")
         kept = [n for i, n in enumerate(self.shape) if i not in axes]
         return self.reshape(tuple(kept))
 
@@ -1800,11 +1765,9 @@ class _Common:
     def _one(self, what):
         """Return the only element, or explain why `what` needs one."""
         if self.size != 1:
-            raise ValueError(
-                f"{what}: an array of shape {self.shape} has {self.size} elements; "
-                "only one element converts to a Python number (see any(), all(), "
-                "tolist())"
-            )
+            raise ValueError(f"{what}: an array of shape {self.shape} has {self.size} "
+                             "elements; only one element converts to a Python number "
+                             "(see any(), all(), tolist())")
         return self.item()
 
     def __bool__(self) -> bool:
@@ -1818,10 +1781,8 @@ class _Common:
 
     def __index__(self) -> int:
         if self.dtype != "int64" or self.size != 1:
-            raise TypeError(
-                "index: only one int64 element can serve as an integer, not "
-                f"{self.dtype} of shape {self.shape}"
-            )
+            raise TypeError("index: only one int64 element can serve as an integer, "
+                            f"not {self.dtype} of shape {self.shape}")
         return int(self.item())
 
     def __format__(self, spec: str) -> str:
@@ -1891,25 +1852,18 @@ class NDArray(_Common):
         """NumPy's view of the same memory: `np.asarray(a)` copies nothing."""
         letter = {"f": "f4", "d": "f8", "q": "i8", "b": "b1"}[self.buffer.typecode]
         order = "|" if letter == "b1" else "<" if sys.byteorder == "little" else ">"
-        axes = list(zip(self.shape, self.strides))
         memory = memoryview(self.buffer)  # NumPy keeps it, and it keeps the storage
         return {
             "version": 3,
             "typestr": order + letter,
             "shape": self.shape,
             "strides": tuple([step * self.itemsize for step in self.strides]),
-            "data": memory.toreadonly() if _repeats(axes) else memory,
+            "data": memory.toreadonly() if _repeats(self) else memory,
             "offset": self.offset * self.itemsize,
         }
 
     def __reduce__(self):
         return _fresh, (_run(self)[:], self.dtype, self.shape)
-
-    def __copy__(self) -> NDArray:
-        return self.copy()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> NDArray:
-        return memo.setdefault(id(self), self.copy())
 
     # Leaving for Python
 
@@ -1965,16 +1919,13 @@ class NDArray(_Common):
         """
         new = _shape("broadcast_to", shape)
         if _broadcast("broadcast_to", self.shape, new) != new:
-            raise ValueError(
-                f"broadcast_to: shape {self.shape} does not broadcast to {new}; only "
-                "axes of size 1 can be repeated"
-            )
+            raise ValueError(f"broadcast_to: shape {self.shape} does not broadcast to "
+                             f"{new}; only axes of size 1 can be repeated")
         strides = _widened(self.shape, self.strides, new)
         return _view(self, new, strides, self.offset)
 
-    def sliding_window(
-        self, size: _ShapeLike, stride: _ShapeLike = 1, axes: _Axis = None
-    ) -> NDArray:
+    def sliding_window(self, size: _ShapeLike, stride: _ShapeLike = 1,
+                       axes: _Axis = None) -> NDArray:
         """Return every window of the given size along `axes` (`None`: all), one axis
         for the windows' places where the old was, new last axes inside the window.
         A view: neighbouring windows share elements. NumPy's `sliding_window_view`.
@@ -1989,17 +1940,13 @@ class NDArray(_Common):
         steps = _shape("sliding_window", stride)
         steps = steps * len(sizes) if len(steps) == 1 else steps
         if not len(sizes) == len(where) == len(steps):
-            raise ValueError(
-                f"sliding_window: {len(sizes)} sizes and {len(steps)} strides for "
-                f"{len(where)} axes of shape {self.shape}"
-            )
+            raise ValueError(f"sliding_window: {len(sizes)} sizes and {len(steps)} "
+                             f"strides for {len(where)} axes of shape {self.shape}")
         shape, strides = list(self.shape), list(self.strides)
         for n, step, axis in zip(sizes, steps, where):
             if not 1 <= n <= shape[axis] or step < 1:
-                raise ValueError(
-                    f"sliding_window: a window of {n} with stride {step} does not fit "
-                    f"axis {axis} of shape {self.shape}"
-                )
+                raise ValueError(f"sliding_window: a window of {n} with stride {step} "
+                                 f"does not fit axis {axis} of shape {self.shape}")
             shape[axis] = (shape[axis] - n) // step + 1
             shape.append(n)
             strides.append(strides[axis])
@@ -2036,24 +1983,19 @@ class NDArray(_Common):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         shape, axes, start = _locate(self, index)
-        whole = list(zip(self.shape, self.strides))
-        # An index array may name a place twice (the last value wins); a view may not.
-        _refuse_repeats("setitem", self, whole if list in map(type, axes) else axes)
+        _refuse_repeats("setitem", self)
         source = _operand("setitem", value, self)
         if source is NotImplemented:
-            raise TypeError(
-                f"setitem: a {type(value).__name__} cannot be written into an array of "
-                f"shape {self.shape}; give a number, an array or nested lists"
-            )
+            raise TypeError(f"setitem: a {type(value).__name__} cannot be written into "
+                            f"an array of shape {self.shape}; give a number, an array "
+                            "or nested lists")
         if source.__class__ is not NDArray:
             source = _fresh(_cast("setitem", [source], self.dtype), self.dtype, ())
         while source.ndim > len(shape) and source.shape[0] == 1:  # as NumPy allows
             source = source.reshape(source.shape[1:])
         if _broadcast("setitem", source.shape, shape) != shape:
-            raise ValueError(
-                f"setitem: a value of shape {source.shape} does not fit the shape "
-                f"{shape} that the index selects"
-            )
+            raise ValueError(f"setitem: a value of shape {source.shape} does not fit "
+                             f"the shape {shape} that the index selects")
         flat = _spread(source, shape)
         if source.dtype != self.dtype:
             flat = _cast("setitem", flat, self.dtype)
@@ -2070,12 +2012,9 @@ class NDArray(_Common):
     __truediv__, __rtruediv__, __itruediv__ = _arithmetic("div")
     __pow__, __rpow__, __ipow__ = _arithmetic("pow")
     __hash__ = object.__hash__  # an `__eq__` takes it away
-    __eq__ = _comparison("eq")
-    __ne__ = _comparison("ne")
-    __lt__ = _comparison("lt")
-    __le__ = _comparison("le")
-    __gt__ = _comparison("gt")
-    __ge__ = _comparison("ge")
+    __eq__, __ne__ = map(_comparison, ("eq", "ne"))
+    __lt__, __le__ = map(_comparison, ("lt", "le"))
+    __gt__, __ge__ = map(_comparison, ("gt", "ge"))
     __and__ = __rand__ = _masking("and")
     __or__ = __ror__ = _masking("or")
 
@@ -2083,6 +2022,8 @@ class NDArray(_Common):
     __abs__ = _unary("abs", "Return |x|.")
 
     def __invert__(self) -> NDArray:
+        if self.dtype != "bool":
+            raise TypeError(f"invert: ~ is for masks (bool), not {self.dtype}")
         return self == 0
 
     abs = _unary("abs", "Return |x|, elementwise.")
@@ -2271,9 +2212,8 @@ def ones_like(a: NDArray | Tensor, dtype: str | None = None) -> NDArray:
     return ones(a.shape, dtype or a.dtype)
 
 
-def arange(
-    start: float, stop: float | None = None, step: float = 1, dtype: str = "float32"
-) -> NDArray:
+def arange(start: float, stop: float | None = None, step: float = 1,
+           dtype: str = "float32") -> NDArray:
     """Return start, start + step, ... up to, without, stop (`arange(n)`: from 0).
 
     >>> arange(1, 2, 0.25).tolist()
@@ -2299,7 +2239,7 @@ def linspace(start: float, stop: float, n: int = 50, dtype: str = "float32") -> 
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
     _need_numbers("linspace", start, stop)
-    (n,) = _shape("linspace", n)
+    (n,), dtype = _shape("linspace", [n]), _dtype_name("linspace", dtype)
     values = [start + (stop - start) * i / (n - 1) for i in range(n - 1)]
     if n > 0:
         values.append(stop if n > 1 else start)
@@ -2313,7 +2253,7 @@ def eye(n: int, m: int | None = None, dtype: str = "float32") -> NDArray:
     [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     """
     m = n if m is None else m
-    result = zeros((n, m), dtype)
+    result = _filled("eye", 0, (n, m), dtype)
     result.buffer[: min(n, m) * m : m + 1] = _ONE[dtype] * min(n, m)
     return result
 
@@ -2341,10 +2281,10 @@ def _drawn(op, draw, shape, dtype):
     return _fresh(_compute(kernel, (range(n),), n, dtype), dtype, shape)
 
 
-def uniform(
-    low: float = 0.0, high: float = 1.0, shape: _ShapeLike = (), dtype: str = "float32"
-) -> NDArray:
+def uniform(low: float = 0.0, high: float = 1.0, shape: _ShapeLike = (),
+            dtype: str = "float32") -> NDArray:
     """Return numbers drawn evenly from [low, high] (rounding may reach `high`)."""
+    _need_numbers("uniform", low, high)
     low, high = _cast("uniform", [low, high], "float64")
     result = _drawn("uniform", _generator.random, shape, dtype)
     width = high - low
@@ -2364,6 +2304,8 @@ def randint(low: int, high: int, shape: _ShapeLike = ()) -> NDArray:
     >>> randint(0, 10, (2, 3)).dtype, randint(3, 4, 2).tolist()
     ('int64', [3, 3])
     """
+    if not hasattr(low, "__index__") or not hasattr(high, "__index__"):
+        raise TypeError(f"randint: bounds are integers, not {low!r} and {high!r}")
     if not -(2**63) <= low < high <= 2**63:
         raise ValueError(f"randint: there is no int64 from {low} to below {high}")
     return _drawn("randint", partial(_generator.randrange, low, high), shape, "int64")
@@ -2375,7 +2317,7 @@ def permutation(n: int) -> NDArray:
     >>> sorted(permutation(4).tolist())
     [0, 1, 2, 3]
     """
-    order = list(range(prod(_shape("permutation", n))))
+    order = list(range(*_shape("permutation", [n])))
     _generator.shuffle(order)
     return NDArray(order, "int64")
 
@@ -2440,10 +2382,9 @@ class _Switch:
         from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 
         if isasyncgenfunction(function):
-            raise TypeError(
-                f"{type(self).__name__}: an asynchronous generator cannot be "
-                f"decorated; write `with {type(self).__name__}():` inside it"
-            )
+            raise TypeError(f"{type(self).__name__}: an asynchronous generator cannot "
+                            f"be decorated; write `with {type(self).__name__}():` "
+                            "inside it")
 
         def call(*args, **options):
             with self:
@@ -2537,9 +2478,8 @@ def _check_finite(what, result, sources, place):
     if not all([all(map(isfinite, _run(x._data))) for x in arrays]):
         return
     shapes = " and ".join([str(x.shape) for x in arrays])
-    raise FloatingPointError(
-        f"{what} made {bad} out of finite inputs of shape {shapes}, called at {place}"
-    )
+    raise FloatingPointError(f"{what} made {bad} out of finite inputs of shape "
+                             f"{shapes}, called at {place}")
 
 
 # --- 3b. Function: an operation and its derivatives -----------------------------------
@@ -2620,10 +2560,8 @@ class Function:
             _FUNCTIONS[cls.op] = cls
         code = getattr(getattr(cls, "forward", None), "__code__", None)
         if code is None or code.co_kwonlyargcount:
-            raise TypeError(
-                f"{cls.__name__}: forward must be a plain function, without "
-                "keyword-only parameters"
-            )
+            raise TypeError(f"{cls.__name__}: forward must be a plain function, "
+                            "without keyword-only parameters")
         count, star = code.co_argcount, bool(code.co_flags & 4)  # 4: there is a *xs
         names = code.co_varnames[: count + star]
         cls._parameters, cls._defaults = names[:count], cls.forward.__defaults__ or ()
@@ -2641,28 +2579,23 @@ class Function:
                 continue
             asked = takes[1:]
             if name[1:] not in names or not set(asked) <= set(reads):
-                raise TypeError(
-                    f"{cls.__name__}: the rule {name}(g, {', '.join(asked)}) must be "
-                    f"named after one of ({', '.join(names)}) and take g, then any of "
-                    f"{', '.join(reads)}"
-                )
+                raise TypeError(f"{cls.__name__}: the rule {name}(g, "
+                                f"{', '.join(asked)}) must be named after one of "
+                                f"({', '.join(names)}) and take g, then any of "
+                                f"{', '.join(reads)}")
             cls._rules[names.index(name[1:])] = (rule, [reads[part] for part in asked])
         if taken or not cls._rules:
-            raise TypeError(
-                f"{cls.__name__}: forward({', '.join(names)}) needs a rule for each "
-                "input, such as `def dx(g): ...` for x, and no parameter called g, y, "
-                "i or ..._shape"
-            )
+            raise TypeError(f"{cls.__name__}: forward({', '.join(names)}) needs a rule "
+                            "for each input, such as `def dx(g): ...` for x, and no "
+                            "parameter called g, y, i or ..._shape")
 
     @classmethod
     def _star_rule(cls, i):
         """Return the rule that serves each of *xs, for argument i."""
         star = len(cls._parameters)
         if i < star or star not in cls._rules:
-            raise TypeError(
-                f"{cls.__name__}: argument {i} requires a gradient, but has no rule; "
-                "define one, or pass detach() of the tensor"
-            )
+            raise TypeError(f"{cls.__name__}: argument {i} requires a gradient, but "
+                            "has no rule; define one, or pass detach() of the tensor")
         return cls._rules[star]
 
     @classmethod
@@ -2677,11 +2610,9 @@ class Function:
             args += cls._defaults[-missing:]
         data = cls.forward(*[x._data if isinstance(x, Tensor) else x for x in args])
         if data.__class__ is not NDArray:
-            raise TypeError(
-                f"{cls.__name__}: forward must return an NDArray, not a "
-                f"{type(data).__name__}; it gets tensors as NDArrays, but not those in "
-                "lists: pass each by itself"
-            )
+            raise TypeError(f"{cls.__name__}: forward must return an NDArray, not a "
+                            f"{type(data).__name__}; it gets tensors as NDArrays, but "
+                            "not those in lists: pass each by itself")
         return _record(cls, args, data)
 
     @classmethod
@@ -2691,10 +2622,9 @@ class Function:
         known = dict(zip(cls._parameters[::-1], cls._defaults[::-1]))
         known.update(options)
         if not set(options) <= set(rest) <= set(known):
-            raise TypeError(
-                f"{cls.op}: the arguments are ({', '.join(cls._parameters)}); got "
-                f"{len(args)} by position and {', '.join(options) or 'none'} by name"
-            )
+            raise TypeError(f"{cls.op}: the arguments are "
+                            f"({', '.join(cls._parameters)}); got {len(args)} by "
+                            f"position and {', '.join(options) or 'none'} by name")
         return args + tuple([known[name] for name in rest])
 
 
@@ -2733,6 +2663,7 @@ def graph(t: Tensor) -> list[Tensor]:
     """
     if not isinstance(t, Tensor):
         raise TypeError(f"graph: a {type(t).__name__} has no history; give a Tensor")
+    # A leaf may have come to require a gradient after operations that used it.
     return sorted(_behind(t), key=lambda u: u._time if u._function else 0)
 
 
@@ -2741,11 +2672,9 @@ def _check_unchanged(y, data):
     owner = data if data._base is None else data._base
     # The storage's stamp is for writes, the view's own for `t.data = ...`.
     if owner._stamp > y._time or data._stamp > y._time:
-        raise RuntimeError(
-            f"backward of {y._function.op}: a value of shape {data.shape} that its "
-            "derivative reads has been written to since; run backward first, or write "
-            "to a copy"
-        )
+        raise RuntimeError(f"backward of {y._function.op}: a value of shape "
+                           f"{data.shape} that its derivative reads has been written "
+                           "to since; run backward first, or write to a copy")
 
 
 def _fit(function, i, part, shape, result):
@@ -2758,10 +2687,9 @@ def _fit(function, i, part, shape, result):
     axes = [k for k, (n, m) in enumerate(zip(part.shape, small)) if n != m]
     repeated = [small[k] == 1 and wide[k] == part.shape[k] for k in axes]
     if len(small) > ndim or not all(repeated):
-        raise ValueError(
-            f"{function.__name__}: the rule for argument {i} returned a gradient of "
-            f"shape {part.shape} for an input of shape {shape}"
-        )
+        raise ValueError(f"{function.__name__}: the rule for argument {i} returned a "
+                         f"gradient of shape {part.shape} for an input of shape "
+                         f"{shape}")
     part = part.sum(tuple(axes)) if axes else part
     return part if part.shape == shape else part.reshape(shape)
 
@@ -2783,16 +2711,11 @@ def _chain(y, i, x, g, differentiable, watching):
             _check_unchanged(y, source._data)
             source = source if differentiable else source._data
         values.append(source)
-    if watching:
-        with _unwatched():
-            part = rule(*values)
-    else:
-        part = rule(*values)
+    part = (_unwatched(rule) if watching else rule)(*values)
     if part.__class__ is not g.__class__:
-        raise TypeError(
-            f"{function.__name__}: the rule for argument {i} must return one gradient, "
-            f"a {type(g).__name__}, not a {type(part).__name__}"
-        )
+        raise TypeError(f"{function.__name__}: the rule for argument {i} must return "
+                        f"one gradient, a {type(g).__name__}, not a "
+                        f"{type(part).__name__}")
     if watching:
         place = y._place or "a place outside detect_anomaly()"
         _check_finite(f"backward of {function.op}", part._data, values, place)
@@ -2817,10 +2740,8 @@ def _paths(order, wanted):
     through, needed, reached = set(), set(wanted), set(order)
     for i, t in enumerate(wanted):
         if t not in reached:
-            raise ValueError(
-                f"grad: the output does not depend on input {i}, of shape {t.shape}, "
-                "or that input requires no gradient"
-            )
+            raise ValueError(f"grad: the output does not depend on input {i}, of shape "
+                             f"{t.shape}, or that input requires no gradient")
     for t in order:
         inputs = [x for x in t._args if isinstance(x, Tensor) and x._time < t._time]
         if not needed.isdisjoint(inputs):
@@ -2830,28 +2751,26 @@ def _paths(order, wanted):
 
 
 def _reverse(output, gradient, keep, before, wanted=None, differentiable=False):
-    """Run the graph backwards and add its complete gradient to every tensor's `.grad`,
-    noting in `before` what was there; or, for `grad`, return those of the `wanted`
-    tensors by tensor, and run only what these need.
+    """Run the graph backwards. With `before`, a list: add its complete gradient to
+    every tensor's `.grad`, and note there what it was before. With `wanted`, for
+    `grad`: return {tensor: gradient}, and run only the rules that these need.
 
     The order is newest first: when a tensor's turn comes, all its uses have had theirs,
     so the sum of what they sent is complete. `differentiable`: hand the rules Tensors
     instead of NDArrays. Unless `keep`, a tensor's history is released once its rules
     have run, and what nobody else holds is freed.
     """
-    order, through = _behind(output, needing=True), None
-    needed = found = None
+    order = _behind(output, needing=True)
+    through = needed = found = None
     for t in order:
         if t._time != _RELEASED:
             break  # the released come first
         # What is wanted may have been behind it, unless it is all that is wanted, as in
         # grad(t, t), which is 1 whatever t was made of.
         if not (wanted and {t} == set(wanted)):
-            raise RuntimeError(
-                f"backward: the graph behind a tensor of shape {t.shape} was released "
-                "by an earlier backward; give that one retain_graph=True to go "
-                "through it again"
-            )
+            raise RuntimeError("backward: the graph behind a tensor of shape "
+                               f"{t.shape} was released by an earlier backward; give "
+                               "that one retain_graph=True to go through it again")
     if wanted is not None:
         through, needed = _paths(order, wanted)
         found = dict.fromkeys(wanted)
@@ -2862,7 +2781,8 @@ def _reverse(output, gradient, keep, before, wanted=None, differentiable=False):
         g = sums.pop(t)
         if found is None:
             old = t.grad
-            # A weak note, unless t is a leaf: it may be freed on the way.
+            # Held weakly, since it may be freed on the way; a leaf plainly, which takes
+            # less time and keeps it until the end.
             before.append((ref(t) if t._args else t, old))
             t.grad = g if old is None else old._data + g
         elif t in found:
@@ -2901,7 +2821,7 @@ def _method(name: str) -> Callable[..., Tensor]:
     @wraps(operate)
     def method(self, *args, **options):
         function = _FUNCTIONS[op]
-        if not args and not options:  # the short way, as in `_tensor_operator`
+        if not args and not options:  # the short way, past `apply`
             data = operate(self._data)
             return _record(function, (self, *function._defaults), data)
         args = [_fixed(name, x, self._data) for x in args]
@@ -2911,9 +2831,7 @@ def _method(name: str) -> Callable[..., Tensor]:
     return method
 
 
-def _tensor_operator(
-    op: str, operate: Any
-) -> tuple[_TensorBinary, _TensorBinary]:
+def _tensor_operator(op: str, operate: Any) -> tuple[_TensorBinary, _TensorBinary]:
     """Make the methods of x OP y and y OP x; `operate` is OP itself, on NDArrays."""
 
     def forward(self, other):
@@ -2934,7 +2852,8 @@ def _tensor_operator(
 
 
 def _untracked(name: str) -> Callable[..., Tensor]:
-    """Make the Tensor method whose result, not a float, has no history."""
+    """Make the Tensor method of an operation without derivative: its result, of bool
+    or int64, has no history."""
 
     @wraps(getattr(NDArray, name))
     def method(self, *args, **options):
@@ -2961,21 +2880,17 @@ def _rebuild(data, needs):
 def _start(t, grad, op):
     """Return the gradient to start from, in the shape and dtype of t."""
     if not t._needs:
-        raise RuntimeError(
-            f"{op}: this tensor of shape {t.shape} requires no gradient: it does not "
-            "depend on any tensor made with requires_grad=True, or was computed under "
-            "no_grad()"
-        )
+        raise RuntimeError(f"{op}: this tensor of shape {t.shape} requires no "
+                           "gradient: it does not depend on any tensor made with "
+                           "requires_grad=True, or was computed under no_grad()")
     if grad is None:
         data = t._data
         flat = _ONE[data.dtype] * prod(data.shape)
         return _fresh(flat, data.dtype, data.shape, data._flat and data.strides)
     gradient = NDArray(grad, t.dtype)
     if gradient.shape != t.shape:
-        raise ValueError(
-            f"{op}: the gradient to start from has shape {gradient.shape}, the tensor "
-            f"{t.shape}; they must be equal"
-        )
+        raise ValueError(f"{op}: the gradient to start from has shape "
+                         f"{gradient.shape}, the tensor {t.shape}; they must be equal")
     return gradient
 
 
@@ -3016,9 +2931,8 @@ class Tensor(_Common):
     _time: int  # the tick at which it first required a gradient, 0 before; or _RELEASED
     _place: str | None  # the user's line that made it, if anomalies were watched for
 
-    def __init__(
-        self, data: Any, requires_grad: bool = False, dtype: str | None = None
-    ) -> None:
+    def __init__(self, data: Any, requires_grad: bool = False,
+                 dtype: str | None = None) -> None:
         if isinstance(data, _Common) and dtype in (None, data.dtype):
             self._data = data._data.copy()
         else:
@@ -3029,20 +2943,18 @@ class Tensor(_Common):
 
     @property
     def data(self) -> NDArray:
-        """The numbers. Writing to them in place is allowed, and noticed by
-        `backward`."""
+        """The numbers. Writing to them in place is allowed, and noticed by `backward`.
+        Setting it to an array shares that array's memory."""
         return self._data
 
     @data.setter
     def data(self, value: Any) -> None:
-        if value is self._data:
+        if value is self._data:  # where `x.data += 1` ends
             return
         new = value._data if isinstance(value, _Common) else NDArray(value, self.dtype)
         if new.shape != self.shape:
-            raise ValueError(
-                f"data: shape {new.shape} does not fit {self.shape}; make a new Tensor "
-                "for another shape"
-            )
+            raise ValueError(f"data: shape {new.shape} does not fit {self.shape}; make "
+                             "a new Tensor for another shape")
         if self._needs and new.dtype not in _FLOATS:
             raise TypeError(f"data: {new.dtype} cannot require a gradient")
         self._data = _view(new, new.shape, new.strides, new.offset)
@@ -3057,15 +2969,12 @@ class Tensor(_Common):
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
         if value and self.dtype not in _FLOATS:
-            raise TypeError(
-                f"Tensor: {self.dtype} cannot require a gradient; only float32 and "
-                "float64 can"
-            )
+            raise TypeError(f"Tensor: {self.dtype} cannot require a gradient; only "
+                            "float32 and float64 can")
         if not self.is_leaf and not value:
-            raise RuntimeError(
-                f"requires_grad: this tensor of shape {self.shape} is the result of an "
-                "operation and follows its inputs; use detach()"
-            )
+            raise RuntimeError(f"requires_grad: this tensor of shape {self.shape} is "
+                               "the result of an operation and follows its inputs; use "
+                               "detach()")
         if value and self._time == 0:
             self._time = next(_ticks)
         self._needs = bool(value)
@@ -3189,27 +3098,20 @@ class Tensor(_Common):
         return _FUNCTIONS["index"].apply(self, tuple(map(_frozen, parts)))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        raise TypeError(
-            "setitem: a Tensor cannot be written in place, its history would be wrong; "
-            "select with where(mask, new, x), or write to x.data, which backward "
-            "notices"
-        )
+        raise TypeError("setitem: a Tensor cannot be written in place, its history "
+                        "would be wrong; select with where(mask, new, x), or write to "
+                        "x.data, which backward notices")
 
     def __repr__(self) -> str:
         leaf = ["requires_grad=True"] if self._needs else []
         notes = [f"op={self._ctx.op!r}"] if self._ctx else leaf
         return _render("Tensor", self._data, notes)
 
-    def __str__(self) -> str:
-        return repr(self)
-
     def __reduce__(self):
         if not self.is_leaf:
-            raise RuntimeError(
-                "Tensor: only leaves can be copied or pickled; this one is the result "
-                "of an operation, and its history would be lost: use detach(), or save "
-                "its data"
-            )
+            raise RuntimeError("Tensor: only leaves can be copied or pickled; this one "
+                               "is the result of an operation, and its history would "
+                               "be lost: use detach(), or save its data")
         return _rebuild, (self._data, self._needs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
@@ -3220,13 +3122,9 @@ class Tensor(_Common):
         return memo.setdefault(id(self), twin)
 
 
-def grad(
-    output: Tensor,
-    inputs: Tensor | Sequence[Tensor],
-    grad_output: Any = None,
-    create_graph: bool = False,
-    retain_graph: bool | None = None,
-) -> tuple[Tensor, ...]:
+def grad(output: Tensor, inputs: Tensor | Sequence[Tensor], grad_output: Any = None,
+         create_graph: bool = False,
+         retain_graph: bool | None = None) -> tuple[Tensor, ...]:
     """Return the gradients of `output` with respect to each of `inputs`, as Tensors,
     and leave every `.grad` alone.
 
@@ -3241,7 +3139,8 @@ def grad(
     >>> first.tolist(), second.tolist()    # 3 x ** 2 and 6 x
     ([27.0], [18.0])
     """
-    wanted = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    several = hasattr(inputs, "__iter__") and not isinstance(inputs, Tensor)
+    wanted = tuple(inputs) if several else (inputs,)
     for t in (output, *wanted):
         if not isinstance(t, Tensor):
             raise TypeError(f"grad: {t!r:.60} is no Tensor")
@@ -3440,7 +3339,7 @@ class Logistic(Function):
 class Erf(Function):
     """The error function; its slope is the bell curve."""
     def forward(x): return x.erf()
-    def dx(g, x): return g * ((-x * x).exp() * (2 / math.sqrt(math.pi)))
+    def dx(g, x): return g * ((-x * x).exp() * (2 / sqrt(math.pi)))
 
 
 class Relu(Function):
@@ -3459,16 +3358,16 @@ class LeakyRelu(Function):
 
 class Maximum(Function):
     """Ties share the gradient equally."""
-    def forward(a, b): return a.maximum(b)
-    def da(g, a, b): return where(a < b, 0, where(a == b, g * 0.5, g))
-    def db(g, a, b): return where(b < a, 0, where(a == b, g * 0.5, g))
+    def forward(a, other): return a.maximum(other)
+    def da(g, a, other): return where(a < other, 0, where(a == other, g * 0.5, g))
+    def dother(g, a, other): return where(other < a, 0, where(a == other, g * 0.5, g))
 
 
 class Minimum(Function):
     """Ties share the gradient equally."""
-    def forward(a, b): return a.minimum(b)
-    def da(g, a, b): return where(a > b, 0, where(a == b, g * 0.5, g))
-    def db(g, a, b): return where(b > a, 0, where(a == b, g * 0.5, g))
+    def forward(a, other): return a.minimum(other)
+    def da(g, a, other): return where(a > other, 0, where(a == other, g * 0.5, g))
+    def dother(g, a, other): return where(other > a, 0, where(a == other, g * 0.5, g))
 
 
 class Clip(Function):
@@ -3646,11 +3545,10 @@ class CrossEntropy(Function):
     def _dx_in_one_pass(g, x, labels, kept):
         rows, values = _groups(_run(x), labels.size, x.shape[-1], 1), []
         for row, label, scale, valid in zip(rows, *map(_run, (labels, g, kept))):
-            row = _softmax_row(row) if valid else [0.0] * len(row)
             if valid:
+                row = _softmax_row(row)
                 row[label] -= 1.0
-                row = [p * scale for p in row]
-            values += row
+            values += [p * scale for p in row] if valid else [0.0] * len(row)
         return _fresh(array(_CODES[x.dtype], values), x.dtype, x.shape)
 
     @_for_numbers(_dx_in_one_pass)
@@ -3798,9 +3696,9 @@ def _function(name: str) -> Callable[..., Any]:
 
     @wraps(getattr(NDArray, name))
     def function(x, *args, **options):
-        if not isinstance(x, Tensor):
-            x = x if isinstance(x, NDArray) else NDArray(x)
-            x = _tensor(x) if any([isinstance(other, Tensor) for other in args]) else x
+        x = _as_array(x)
+        if x.__class__ is NDArray and Tensor in map(type, (*args, *options.values())):
+            x = _tensor(x)
         return getattr(x, name)(*args, **options)
 
     return function
@@ -3820,7 +3718,7 @@ def gelu(x: Any) -> Any:
     [-0.0, 0.0, 100.0]
     """
     x = _as_array(x)
-    return x * ((x * math.sqrt(0.5)).erf() + 1) * 0.5
+    return x * ((x * sqrt(0.5)).erf() + 1) * 0.5
 
 
 def _arrays(op, xs):
@@ -3843,10 +3741,9 @@ def concatenate(xs: Sequence[Any], axis: int = 0) -> Any:
     axis = _axis("concatenate", axis, parts[0].ndim)
     rests = {(x.ndim, x.shape[:axis], x.shape[axis + 1 :]) for x in parts}
     if len(rests) > 1:
-        raise ValueError(
-            f"concatenate: shapes {' and '.join([str(x.shape) for x in parts])} must "
-            f"be equal but for axis {axis}"
-        )
+        raise ValueError("concatenate: shapes "
+                         f"{' and '.join([str(x.shape) for x in parts])} must be equal "
+                         f"but for axis {axis}")
     starts = (0, *itertools.accumulate([x.shape[axis] for x in parts]))
     return _either(Concatenate, axis, starts, *parts)
 
@@ -3859,10 +3756,8 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Any:
     """
     parts = _arrays("stack", xs)
     if len({x.shape for x in parts}) != 1:
-        raise ValueError(
-            "stack: needs arrays of one shape, not "
-            f"{' and '.join([str(x.shape) for x in parts]) or 'none'}"
-        )
+        raise ValueError("stack: needs arrays of one shape, not "
+                         f"{' and '.join([str(x.shape) for x in parts]) or 'none'}")
     axis = _axis("stack", axis, parts[0].ndim + 1)
     return concatenate([x.unsqueeze(axis) for x in parts], axis)
 
@@ -3880,18 +3775,16 @@ def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> list[Any]:
     if hasattr(parts, "__index__") and not getattr(parts, "ndim", 0):
         count = index(parts)
         if count < 1 or n % count:
-            raise ValueError(
-                f"split: axis {axis} of shape {x.shape} does not divide into {count} "
-                "equal parts; give the positions to cut at instead"
-            )
+            raise ValueError(f"split: axis {axis} of shape {x.shape} does not divide "
+                             f"into {count} equal parts; give the positions to cut at "
+                             "instead")
         cuts = list(range(0, n + 1, n // count)) if n else [0] * (count + 1)
     else:
         try:
             cuts = [0, *map(index, tuple(parts)), n]  # type: ignore[arg-type]
         except TypeError:
-            raise TypeError(
-                f"split: parts are a number or a list of positions, not {parts!r:.60}"
-            ) from None
+            raise TypeError("split: parts are a number or a list of positions, not "
+                            f"{parts!r:.60}") from None
     return [x[_part(i, axis, cuts)] for i in range(len(cuts) - 1)]
 
 
@@ -3903,8 +3796,8 @@ def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> list[Any]:
 # Tensor that requires a gradient is a parameter, another Tensor or an NDArray a buffer
 # (part of the state, but not trained), a Module, or a list, tuple or dict of these, a
 # part of the tree. Nothing is registered, so nothing can be forgotten. Always: a path
-# such as "layers.0.W" names the same thing in parameters, state and messages. Section 7
-# needs a list of parameters, `_check` and `_fitted`.
+# such as "layers.0.W" names the same thing in parameters, state and messages. Section 6
+# needs the checks of labels, section 7 a list of parameters, `_check` and `_fitted`.
 
 
 def _check(fits, message, kind=ValueError):
@@ -4093,7 +3986,7 @@ def _check_positive(op, **sizes):
                    f"{op}: {name} must be a positive integer, not {n!r}")
 
 
-def _initial(init, shape, fan_in, fan_out):
+def _initial(op, init, shape, fan_in, fan_out):
     """Return weights drawn so that signals keep their size from layer to layer.
 
     He et al. 2015 (arXiv 1502.01852): variance 2 / fan_in, for ReLU. Xavier: Glorot and
@@ -4111,8 +4004,8 @@ def _initial(init, shape, fan_in, fan_out):
     normals = {f"{name}_normal": sqrt(v) for name, v in variances.items()}
     spread = normals.get(name, init)
     _check(_is_scalar(spread) and spread >= 0,
-           "init is 'he', 'he_normal', 'xavier', 'xavier_normal', 'zeros' or the "
-           f"standard deviation of a normal distribution, not {init!r}")
+           f"{op}: init is 'he', 'he_normal', 'xavier', 'xavier_normal', 'zeros' or "
+           f"the standard deviation of a normal distribution, not {init!r}")
     return _parameter(randn(shape) * spread)
 
 
@@ -4128,12 +4021,11 @@ class Linear(Module):
     ((2, 3), (3,), (5, 3))
     """
 
-    def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, init: Any = "he"
-    ) -> None:
+    def __init__(self, in_features: int, out_features: int, bias: bool = True,
+                 init: Any = "he") -> None:
         _check_positive("Linear", in_features=in_features, out_features=out_features)
         shape = in_features, out_features
-        self.W = _initial(init, shape, *shape)
+        self.W = _initial("Linear", init, shape, *shape)
         self.b = _parameter(zeros(out_features)) if bias else None
 
     def forward(self, x: Any) -> Any:
@@ -4178,7 +4070,7 @@ class Embedding(Module):
 
     def __init__(self, number: int, width: int, init: Any = 1.0) -> None:
         _check_positive("Embedding", number=number, width=width)
-        self.W = _initial(init, (number, width), number, width)
+        self.W = _initial("Embedding", init, (number, width), number, width)
 
     def forward(self, ids: Any) -> Tensor:
         """Return the rows of W that `ids` names."""
@@ -4446,7 +4338,7 @@ def conv2d(x: Any, W: Any, b: Any = None, stride: Any = 1, padding: Any = 0,
     >>> conv2d(ones((1, 1, 3, 3)), ones((1, 1, 2, 2))).tolist()
     [[[[4.0, 4.0], [4.0, 4.0]]]]
     """
-    op, x = "conv2d", _as_array(x)
+    op, x, W = "conv2d", _as_array(x), _as_array(W)
     stride, padding = _pair(op, "stride", stride), _pair(op, "padding", padding, 0)
     dilation = _pair(op, "dilation", dilation)
     out, deep, *kernel = W.shape if W.ndim == 4 else (0, 0, 0, 0)
@@ -4491,7 +4383,7 @@ class Conv2d(Module):
         self.groups = groups
         shape = (out_channels, in_channels // groups, *kernel)
         fan_in, fan_out = prod(shape[1:]), out_channels // groups * prod(kernel)
-        self.W = _initial(init, shape, fan_in, fan_out)
+        self.W = _initial(op, init, shape, fan_in, fan_out)
         self.b = _parameter(zeros(out_channels)) if bias else None
 
     def forward(self, x: Any) -> Any:
@@ -4622,7 +4514,8 @@ def _classes(op, x, labels, ignore):
         raise ValueError(f"{op}: scores of shape {x.shape} and labels of shape "
                          f"{labels.shape}; expected (n, classes) with (n,), or "
                          "(classes,) with one label")
-    _need_numbers(f"{op}: ignore_index", *() if ignore is None else (ignore,))
+    if ignore is not None:
+        _need_numbers(f"{op}: ignore_index", ignore)
     _check_labels(op, labels, x.shape[-1], ignore)
     return x, labels, labels >= 0 if ignore is None else labels != ignore
 
@@ -4740,7 +4633,7 @@ class Optimizer:
                                  f"{a.shape}; its gradient must be an array of the "
                                  f"same shape, not {p.grad!r:.60}")
             if a._flat is None:
-                _refuse_repeats("step", a, list(zip(a.shape, a.strides)))
+                _refuse_repeats("step", a)
             moves.append((a, p.grad._data, self._state[i]))
         for move in moves:  # all were checked before the first one
             self._step(*move)
@@ -4868,20 +4761,18 @@ class Adam(Optimizer):
                 g = [d + decay * x for x, d in zip(p, g)]
             m = [b1 * u + c1 * d for u, d in zip(m, g)]
             v = [b2 * u + c2 * d * d for u, d in zip(v, g)]
-            r = map(sqrt, v)
             try:
-                p = [x - rate * u / (w + eps) for x, u, w in zip(p, m, r)]
+                p = [x - rate * u / (r + eps) for x, u, r in zip(p, m, map(sqrt, v))]
             except ZeroDivisionError:  # eps=0 where nothing was ever received
-                r = map(sqrt, v)
-                p = [x - _divide(rate * u, w + eps) for x, u, w in zip(p, m, r)]
+                p = [x - _divide(rate * u, sqrt(w) + eps) for x, u, w in zip(p, m, v)]
             return p, m, v
 
         _update(kernel, [p, state["m"], state["v"]], [g])
 
 
 class AdamW(Adam):
-    """Adam with the weight decay taken out of the gradient: p shrinks by lr times
-    `weight_decay` itself. Loshchilov and Hutter 2019 (arXiv 1711.05101)."""
+    """Adam with the weight decay taken out of the gradient: each step also takes
+    lr * weight_decay * p from p. Loshchilov and Hutter 2019 (arXiv 1711.05101)."""
 
     _decoupled = True
 
@@ -4901,9 +4792,10 @@ def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float) -> float
     (10.0, '3.000')
     """
     _check_amounts("clip_grad_norm_", max_norm=max_norm)
-    tensors = [params] if isinstance(params, Tensor) else list(params)
-    _check(all([isinstance(p, Tensor) for p in tensors]),
-           f"clip_grad_norm_: give tensors, not {tensors!r:.60}", TypeError)
+    several = hasattr(params, "__iter__") and not isinstance(params, Tensor)
+    tensors: list[Any] = list(params) if several else [params]
+    if not all([isinstance(p, Tensor) for p in tensors]):
+        raise TypeError(f"clip_grad_norm_: give tensors, not {tensors!r:.60}")
     grads = [p.grad._data for p in tensors if p.grad is not None]
     norm = sqrt(sum([_exact_sum([x * x for x in _run(g)]) for g in grads]))
     scale = max_norm / (norm + 1e-6)  # as in PyTorch; a norm of 0 divides nothing
@@ -5032,10 +4924,8 @@ def _gradients(f, create_graph, *xs):
     return [found.get(x, _tensor(zeros(x.shape, "float64"))) for x in xs]
 
 
-def gradcheck(
-    f: Callable[..., Any], inputs: Any, eps: float = 1e-6, atol: float = 1e-5,
-    order: int = 1,
-) -> bool:  # fmt: skip
+def gradcheck(f: Callable[..., Any], inputs: Any, eps: float = 1e-6,
+              atol: float = 1e-5, order: int = 1) -> bool:
     """Compare the gradients of f with central differences, in float64, for every
     element of every input, with a random upstream gradient; with `order=2` also those
     of its gradient. Return True, or raise RuntimeError naming input, index and both
@@ -5048,6 +4938,7 @@ def gradcheck(
     >>> gradcheck(lambda x, y: x * y.exp(), (x, y), order=2)
     True
     """
+    _check(order >= 1, f"gradcheck: order must be at least 1, not {order!r}")
     xs = []
     for x in inputs if isinstance(inputs, (tuple, list)) else (inputs,):
         whole = isinstance(x, _Common) and x.dtype not in _FLOATS
@@ -5063,11 +4954,9 @@ def gradcheck(
                 values = _run(rules[i]._data)
                 for where, value, slope in zip(places, values, slopes):
                     if not abs(value - slope) <= atol * (1 + abs(slope)):
-                        raise RuntimeError(
-                            f"gradcheck: derivative {level} of input {i} at index "
-                            f"{where}: the rules say {value}, central differences "
-                            f"{slope}"
-                        )
+                        raise RuntimeError(f"gradcheck: derivative {level} of input "
+                                           f"{i} at index {where}: the rules say "
+                                           f"{value}, central differences {slope}")
         f = partial(_gradients, f, True)
     return True
 
@@ -5112,10 +5001,9 @@ def save(state: Mapping[str, NDArray | Tensor], path: str | os.PathLike[str]) ->
     for name, a in state.items():
         named = isinstance(name, str) and name != "__metadata__"
         if not named or not isinstance(a, _Common):
-            raise TypeError(
-                f"save: the entry {name!r:.60} is a {type(a).__name__}; a state maps "
-                "names (strings, not '__metadata__') to arrays or tensors"
-            )
+            raise TypeError(f"save: the entry {name!r:.60} is a {type(a).__name__}; a "
+                            "state maps names (strings, not '__metadata__') to arrays "
+                            "or tensors")
     arrays = [(name, a._data) for name, a in state.items()]
     arrays.sort(key=lambda pair: -pair[1].itemsize)  # wide first: each starts aligned
     header, end = {}, 0

@@ -11428,6 +11428,44 @@ def test_a_bias_within_the_product_is_a_bias_added():
 
 
 
+def test_tensors_may_be_given_by_name_as_by_position():
+    low = needing([1.0, 3.0])
+    for result in (mg.clip(mg.zeros(2) + 2, min=low), mg.clip(mg.zeros(2) + 2, low)):
+        assert isinstance(result, Tensor) and result.tolist() == [2.0, 3.0]
+    for x in (needing([1.0, 3.0]), mg.arange(1, 5, 2)):
+        for f in (mg.maximum, mg.minimum, type(x).maximum, type(x).minimum):
+            assert f(x, other=2).tolist() == f(x, 2).tolist()
+    result = mg.maximum(mg.zeros(2), other=low)
+    result.sum().backward()
+    assert low.grad.tolist() == [1.0, 1.0]
+
+
+def test_axes_may_be_an_array():
+    a = grid(2, 3, 4)
+    for axes in (int64([0, 2]), [0, 2]):
+        assert a.sum(axis=axes).tolist() == a.sum(axis=(0, 2)).tolist()
+
+
+def test_a_bias_counts_for_the_dtype_of_a_layer():
+    layer = mg.Linear(2, 3)
+    layer.b = Tensor([0.1] * 3, True, "float64")
+    y = layer(mg.ones((1, 2)))
+    assert y.dtype == "float64"
+    assert y[0].tolist() == pytest.approx([sum(w) + 0.1 for w in layer.W.T.tolist()])
+
+
+def test_convolution_takes_lists():
+    x, W, b = grid(1, 1, 3, 3), mg.ones((1, 1, 2, 2)), mg.ones(1)
+    assert mg.conv2d(x.tolist(), W.tolist(), b).tolist() == mg.conv2d(x, W, b).tolist()
+
+
+def test_no_element_is_written_through_a_view_that_repeats_it():
+    a = mg.zeros(1)
+    for key in (0, slice(1), [0], NDArray([1, 0, 0]) > 0):
+        with refused(ValueError, "setitem", "(3,)", "copy()"):
+            a.broadcast_to(3)[key] = 1
+    assert a.tolist() == [0.0]
+
 
 # --- Bad input: what is wrong, and where ----------------------------------------------
 
@@ -11443,7 +11481,23 @@ def test_a_bias_within_the_product_is_a_bias_added():
         (lambda: mg.arange(NAN), ValueError, "arange.*nan"),
         (lambda: mg.linspace(0, 1, -1), ValueError, "linspace"),
         (lambda: mg.linspace("a", 1), TypeError, "linspace.*'a'"),
+        (lambda: mg.linspace(0, 1, (2, 3)), TypeError, "linspace"),
+        (lambda: mg.linspace(0, 1, dtype="x"), TypeError, "linspace: dtype.*'x'"),
         (lambda: mg.permutation(-1), ValueError, "permutation"),
+        (lambda: mg.permutation((2, 3)), TypeError, "permutation"),
+        (lambda: mg.eye(-1), ValueError, "eye"),
+        (lambda: mg.eye(2, dtype="x"), TypeError, "eye: dtype.*'x'"),
+        (lambda: mg.uniform("a"), TypeError, "uniform.*'a'"),
+        (lambda: mg.randint(0.5, 3), TypeError, "randint.*0.5"),
+        (lambda: mg.randint(0, "a"), TypeError, "randint.*'a'"),
+        (lambda: ~mg.ones(2), TypeError, "invert.*float32"),
+        (lambda: ~NDArray([1, 2], "int64"), TypeError, "invert.*int64"),
+        (lambda: mg.Linear(1, 1, init="a"), ValueError, "Linear: init.*'a'"),
+        (lambda: mg.Embedding(1, 1, init=-1), ValueError, "Embedding: init.*-1"),
+        (lambda: mg.Conv2d(1, 1, 1, init="a"), ValueError, "Conv2d: init.*'a'"),
+        (lambda: grad(needing(1.0) * 2, 3), TypeError, "grad: 3"),
+        (lambda: mg.clip_grad_norm_(3, 1), TypeError, "clip_grad_norm_.*3"),
+        (lambda: gradcheck(abs, mg.ones(1), order=0), ValueError, "gradcheck.*0"),
         (lambda: mg.zeros(2**70), ValueError, "zeros"),
         (lambda: mg.zeros((2**40, 2**40)), ValueError, "zeros"),
         (lambda: mg.zeros(2, dtype=["float32"]), TypeError, "zeros: dtype"),
