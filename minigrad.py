@@ -419,11 +419,12 @@ def _compute(kernel, runs, n, dtype, out=None):
 
 
 def _distances(axis):
-    """Return how far from the start each element of an axis lies."""
+    """Return how far from the start each element of an axis lies: as a range; as the
+    list from index arrays; or as a tuple, which says that it is nowhere."""
     if axis.__class__ is list:
         return axis
     n, step = axis
-    return range(0, n * step, step) if step else [0] * n
+    return range(0, n * step, step) if step else (0,) * n
 
 
 def _regular(axis):
@@ -510,7 +511,7 @@ def _gather(buffer, start, axes):
         return buffer[start : start + n * step : step]
     if len(axes) == 2 and axes[1].__class__ is tuple and axes[1][1] > 0:
         starts, (n, step) = _distances(axes[0]), axes[1]
-        if axes[0][1:] != (0,) and _best_by_rows(len(starts), n, step):
+        if starts.__class__ is not tuple and _best_by_rows(len(starts), n, step):
             return _rows(buffer, start, starts, n, step)  # the common case, at once
     if axes and axes[0][1:] == (0,):  # a stride of 0: the whole again and again
         return _gather(buffer, start, axes[1:]) * axes[0][0]
@@ -975,7 +976,7 @@ def _elementwise(op, dtype, *operands):
 def _mapped(kernel, a, *numbers):
     """Apply a kernel of one run, and numbers, to one array."""
     run = _side(a, a.shape) if a._flat is None else a._flat
-    dtype = _floating(a.dtype)
+    dtype = "float64" if a.dtype == "float64" else "float32"  # `_floating`, at once
     flat = _compute(kernel, (run, *numbers), len(run), dtype)
     # Where `_flat` is set, the strides are those of a new array, already known.
     return _fresh(flat, dtype, a.shape, a._flat and a.strides)
@@ -1504,7 +1505,7 @@ def _matmul_2d(a, b, m, k, n, bias):
         return list(map(add, sums, bias * m)) if bias else sums
     # What eights leave over comes first. Where that is nothing, sums begin at the bias,
     # or, without one, with the products of a first pass that has nothing to add to.
-    at = k if k + bool(bias) <= 8 else k % 8 or (0 if bias else k % 16 or 16)
+    at = k % 8 or (0 if bias else k % 16 or 16)
     sums = bias and bias * m
     if at:
         left = _tuples(a, i, m, down, at, right, bias and [1.0] * m)

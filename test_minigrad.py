@@ -1188,6 +1188,27 @@ def test_in_place_operators_read_all_before_they_write(n, dtype):
         assert a.tolist() == expected
 
 
+@pytest.mark.parametrize("f, left, right", [
+    (operator.iadd, "whole", 0.5), (operator.itruediv, "whole", 2),
+    (operator.ipow, "whole", 2), (operator.imul, "whole", NDArray([0.5, 2.0])),
+    (operator.itruediv, "whole", int64([1, 2])),
+    (operator.iadd, "truth", int64([1, 2])),
+])  # fmt: skip
+def test_a_result_of_a_wider_dtype_is_not_written_into_an_array(f, left, right):
+    a = int64([1, 2]) if left == "whole" else truth([True, False])
+    before = a.tolist()
+    with pytest.raises(TypeError, match=r"a result of \w+ cannot be written into"):
+        f(a, right)
+    assert a.tolist() == before
+
+
+def test_integers_keep_the_order_of_a_difference_and_take_booleans_in_place():
+    i = int64([7, 9])
+    i -= 2
+    i -= truth([True, False])
+    holds(i, [4, 7], "int64")
+
+
 def test_in_place_operators_refuse_to_grow():
     a = mg.zeros((1, 3))
     for other in (mg.zeros((2, 3)), mg.zeros((1, 1, 3)), mg.zeros(2)):
@@ -3480,6 +3501,20 @@ def test_large_arrays_take_numbers_of_every_kind(dtype, number):
         assert flat(result.tolist()) == [value] * 5000
 
 
+def test_a_view_of_many_chunks_is_read_in_its_order():
+    """Long enough for pieces of two chunks."""
+    a = mg.arange(70_000)
+    for view in (
+        a.reshape(200, 350).T, a.reshape(2, -1)[::-1], a.reshape(2, -1)[::-1, ::-1],
+        a.reshape(10, 70, 100).transpose(2, 0, 1), a.reshape(-1, 4)[:, ::-1],
+    ):  # fmt: skip
+        plain = list(flat(view.tolist()))
+        assert (-view).flatten().tolist() == [-x for x in plain]
+        turned = list(flat(view[::-1].tolist()))
+        differences = [x - y for x, y in zip(plain, turned)]
+        assert (view - view[::-1]).flatten().tolist() == differences
+
+
 @pytest.mark.parametrize("name", LARGE)
 def test_large_views_are_operands_like_any_other(name):
     view = LARGE[name](mg.randn(12000))
@@ -4415,6 +4450,18 @@ def test_detach_shares_memory_and_cuts_one_branch():
 
 
 # ------------------------------------------------------------------ backward
+
+
+@pytest.mark.parametrize(
+    "view", [lambda x: x[::2], lambda x: x.reshape(2, 3).T, lambda x: x[::-1]]
+)
+def test_the_ones_that_backward_starts_from_are_an_array_of_their_own(view):
+    y = view(tracked([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]))
+    y.backward()
+    y.grad[1] = 5
+    ones = mg.ones(y.shape)
+    ones[1] = 5
+    assert y.grad.tolist() == ones.tolist()
 
 
 def test_backward_defaults_to_ones():
@@ -6764,6 +6811,15 @@ def test_a_rule_that_returns_more_axes_than_the_result_has_is_named():
         with pytest.raises(ValueError, match="Inflated"):
             Inflated.apply(x).backward()
         assert x.grad is None
+
+
+def test_a_gradient_of_no_elements_does_not_fit_an_input_of_some():
+    class Empty(Function):
+        def forward(x): return x * 1
+        def dx(g): return mg.zeros((0, *g.shape))
+
+    with refused(ValueError, "(0, 2)", "(2,)"):
+        Empty.apply(tracked([1.0, 2.0])).backward()
 
 
 def test_a_gradient_of_a_wrong_shape_is_named_with_both_shapes_and_the_argument():
