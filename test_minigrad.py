@@ -1168,7 +1168,7 @@ def test_a_strided_float32_view_takes_other_dtypes_in_place_and_by_writing(other
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
-@pytest.mark.parametrize("n", [3, 100])  # 10,000 elements are read in pieces
+@pytest.mark.parametrize("n", [3, 260])  # 67,600 elements are read in pieces
 def test_in_place_operators_read_all_before_they_write(n, dtype):
     """The operand may be another view of what is written to."""
     start = list(range(n * n))
@@ -3478,6 +3478,7 @@ LARGE = {  # views of more elements than are computed at a time
     "short rows": lambda a: a.reshape(4000, 3)[:, ::-1],
     "long rows": lambda a: a.reshape(2, 6000)[::-1, ::-1],
     "rows of a chunk and one": lambda a: a[: 2 * 4097].reshape(2, 4097)[::-1],
+    "four axes": lambda a: a.reshape(5, 8, 15, 20).transpose(1, 3, 0, 2)[:, ::-1],
     "every other": lambda a: a[::2],
     "backwards": lambda a: a[::-1],
     "axes mixed": lambda a: a.reshape(10, 30, 40).transpose(2, 0, 1),
@@ -3507,6 +3508,7 @@ def test_a_view_of_many_chunks_is_read_in_its_order():
     for view in (
         a.reshape(200, 350).T, a.reshape(2, -1)[::-1], a.reshape(2, -1)[::-1, ::-1],
         a.reshape(10, 70, 100).transpose(2, 0, 1), a.reshape(-1, 4)[:, ::-1],
+        a.reshape(7, 100, 100)[::-1].transpose(0, 2, 1), a[::-2].reshape(50, -1).T,
     ):  # fmt: skip
         plain = list(flat(view.tolist()))
         assert (-view).flatten().tolist() == [-x for x in plain]
@@ -3516,7 +3518,9 @@ def test_a_view_of_many_chunks_is_read_in_its_order():
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_large_views_are_operands_like_any_other(name):
+@pytest.mark.parametrize("chunk", [4096, 256, 64])  # whole; in pieces of 3; of 12
+def test_large_views_are_operands_like_any_other(name, chunk, monkeypatch):
+    monkeypatch.setattr(mg, "_CHUNK", chunk)
     view = LARGE[name](mg.randn(12000))
     x = list(flat(view.tolist()))
     holds((view * view).reshape(-1), [f32(v * v) for v in x])
