@@ -986,8 +986,12 @@ def _elementwise(op, dtype, *operands):
 def _mapped(kernel, a, *numbers):
     """Apply a kernel of one run, and numbers, to one array."""
     run = _side(a, a.shape) if a._flat is None else a._flat
+    plain, careful = kernel
     dtype = "float64" if a.dtype == "float64" else "float32"  # `_floating`, at once
-    flat = _compute(kernel, (run, *numbers), len(run), dtype)
+    if not careful and len(run) <= 32 and a.dtype == "float32":  # as in `_arithmetic`
+        flat = array("f", list(plain(run, *numbers)))
+    else:
+        flat = _compute(kernel, (run, *numbers), len(run), dtype)
     # Where `_flat` is set, the strides are those of a new array, already known.
     return _fresh(flat, dtype, a.shape, a._flat and a.strides)
 
@@ -1242,7 +1246,7 @@ def _locate(a, key):
 def _reduction(op, shape, axis, keepdims):
     """Return how to reduce `shape` along `axis`: the order of the axes that brings the
     reduced ones side by side (or None); how many blocks there are, of how many elements
-    to reduce, each how far from the next; and the shape of the result."""
+    to reduce, each how far from the next; and the result's shape and strides."""
     axes = _axes(op, axis, len(shape))
     result = _kept(shape, axes)
     if not keepdims:
@@ -1254,7 +1258,7 @@ def _reduction(op, shape, axis, keepdims):
         shape = tuple([shape[i] for i in order])
         first, after = len(shape) - len(axes), len(shape)
     sizes = prod(shape[:first]), prod(shape[first:after]), prod(shape[after:])
-    return order, sizes, result
+    return order, sizes, result, _row_major(result)
 
 
 _SHORT = 16  # up to here a tuple made by `zip` beats a slice
@@ -1284,11 +1288,11 @@ def _groups(flat, blocks, n, inner):
 def _reduce(op, x, axis, keepdims, function, dtype=None):
     """Apply `function` to each group of elements along `axis`."""
     axis = tuple(axis) if hasattr(axis, "__iter__") else axis
-    order, sizes, shape = _reduction(op, x.shape, axis, keepdims)
+    order, sizes, shape, strides = _reduction(op, x.shape, axis, keepdims)
     x = x if order is None else x.transpose(*order)
     dtype = dtype or _floating(x.dtype)
     values = list(map(function, _groups(_run(x), *sizes)))
-    return _fresh(array(_CODES[dtype], values), dtype, shape)
+    return _fresh(array(_CODES[dtype], values), dtype, shape, strides)
 
 
 def _exact_sum(run):
