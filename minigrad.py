@@ -1287,7 +1287,7 @@ def _groups(flat, blocks, n, inner):
 
 def _reduce(op, x, axis, keepdims, function, dtype=None):
     """Apply `function` to each group of elements along `axis`."""
-    axis = tuple(axis) if hasattr(axis, "__iter__") else axis
+    axis = tuple(axis) if axis.__class__ is list else axis
     order, sizes, shape, strides = _reduction(op, x.shape, axis, keepdims)
     x = x if order is None else x.transpose(*order)
     dtype = dtype or _floating(x.dtype)
@@ -3712,7 +3712,8 @@ def _function(name: str) -> Callable[..., Any]:
     @wraps(getattr(NDArray, name))
     def function(x, *args, **options):
         x = _as_array(x)
-        if x.__class__ is NDArray and Tensor in map(type, (*args, *options.values())):
+        others = (*args, *options.values())
+        if x.__class__ is NDArray and any([isinstance(y, Tensor) for y in others]):
             x = _tensor(x)
         return getattr(x, name)(*args, **options)
 

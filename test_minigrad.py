@@ -11500,10 +11500,13 @@ def test_tensors_may_be_given_by_name_as_by_position():
     assert low.grad.tolist() == [1.0, 1.0]
 
 
-def test_axes_may_be_an_array():
-    a = grid(2, 3, 4)
-    for axes in (int64([0, 2]), [0, 2]):
-        assert a.sum(axis=axes).tolist() == a.sum(axis=(0, 2)).tolist()
+def test_functions_see_a_subclass_of_tensor_beside_an_array():
+    class Named(Tensor):
+        pass
+
+    other = Named([1.0, 5.0], requires_grad=True)
+    assert mg.maximum([3.0, 3.0], other).tolist() == [3.0, 5.0]
+    assert mg.clip(mg.zeros(2), min=other).tolist() == [1.0, 5.0]
 
 
 def test_a_bias_counts_for_the_dtype_of_a_layer():
