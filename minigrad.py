@@ -1410,7 +1410,8 @@ def _by_rows(op, axis, function, *arrays):
 #
 # * Written out, a * p + b * q + ..., in one comprehension over all of C, since a short
 #   dot product is mostly the call: it takes 0.2 (inner size 1) to 0.5 (8) of the time
-#   of dot products. Without `math.sumprod` longer sums too, 16 products at a time.
+#   of dot products. Without `math.sumprod` longer sums too, in parts of 32, 16 and 8
+#   products and of what is left, which are then added up.
 # * Dot products: for longer sums by `math.sumprod` (3.12 on; for PyPy, a loop of our
 #   own), and without it, by a `map` of products, only where C has few elements.
 #
@@ -1440,25 +1441,21 @@ _WRITTEN_OUT = {
         a * p + b * q + c * r + d * s + e * t + f * u + g * v + h * w
         for a, b, c, d, e, f, g, h in A for p, q, r, s, t, u, v, w in B
     ],
-    16: lambda A, B: [  # how longer sums begin
+    16: lambda A, B: [
         a * p + b * q + c * r + d * s + e * t + f * u + g * v + h * w
         + a2 * p2 + b2 * q2 + c2 * r2 + d2 * s2 + e2 * t2 + f2 * u2 + g2 * v2 + h2 * w2
         for a, b, c, d, e, f, g, h, a2, b2, c2, d2, e2, f2, g2, h2 in A
         for p, q, r, s, t, u, v, w, p2, q2, r2, s2, t2, u2, v2, w2 in B
     ],
-}  # fmt: skip
-
-_MORE = {  # added to sums made so far; `zip` asks B first, so its end takes no sum
-    8: lambda A, B, sums: [
-        y + a * p + b * q + c * r + d * s + e * t + f * u + g * v + h * w
-        for a, b, c, d, e, f, g, h in A
-        for (p, q, r, s, t, u, v, w), y in zip(B, sums)
-    ],
-    16: lambda A, B, sums: [
-        y + a * p + b * q + c * r + d * s + e * t + f * u + g * v + h * w
+    32: lambda A, B: [
+        a * p + b * q + c * r + d * s + e * t + f * u + g * v + h * w
         + a2 * p2 + b2 * q2 + c2 * r2 + d2 * s2 + e2 * t2 + f2 * u2 + g2 * v2 + h2 * w2
-        for a, b, c, d, e, f, g, h, a2, b2, c2, d2, e2, f2, g2, h2 in A
-        for (p, q, r, s, t, u, v, w, p2, q2, r2, s2, t2, u2, v2, w2), y in zip(B, sums)
+        + a3 * p3 + b3 * q3 + c3 * r3 + d3 * s3 + e3 * t3 + f3 * u3 + g3 * v3 + h3 * w3
+        + a4 * p4 + b4 * q4 + c4 * r4 + d4 * s4 + e4 * t4 + f4 * u4 + g4 * v4 + h4 * w4
+        for a, b, c, d, e, f, g, h, a2, b2, c2, d2, e2, f2, g2, h2,
+            a3, b3, c3, d3, e3, f3, g3, h3, a4, b4, c4, d4, e4, f4, g4, h4 in A
+        for p, q, r, s, t, u, v, w, p2, q2, r2, s2, t2, u2, v2, w2,
+            p3, q3, r3, s3, t3, u3, v3, w3, p4, q4, r4, s4, t4, u4, v4, w4 in B
     ],
 }  # fmt: skip
 
@@ -1517,23 +1514,17 @@ def _matmul_2d(a, b, m, k, n, bias):
         else:
             sums = [sum(map(mul, row, column)) for row in rows for column in columns]
         return list(map(add, sums, bias * m)) if bias else sums
-    # What eights leave over comes first. Where that is nothing, sums begin at the bias,
-    # or, without one, with the products of a first pass that has nothing to add to.
-    at = k % 8 or (0 if bias else k % 16 or 16)
-    sums = bias and bias * m
-    if at:
-        left = _tuples(a, i, m, down, at, right, bias and [1.0] * m)
-        top = _tuples(b, j, n, beside, at, below, bias)
+    at, sums = 0, bias * m if bias and k % 8 == 0 else None
+    while at < k:
+        rest = k - at
+        width = 32 if rest >= 32 else 16 if rest >= 16 else min(rest, 8)
+        last = bias if width < 8 else None  # as one product more
+        left = _tuples(a, i + at * right, m, down, width, right, last and [1.0] * m)
+        top = _tuples(b, j + at * below, n, beside, width, below, last)
         if n == 1:  # the inner loop of the comprehensions should be the long one
             left, top = top, left
-        sums = _WRITTEN_OUT[at + bool(bias)](left, list(top))
-    while at < k:
-        width = 8 if (k - at) % 16 else 16
-        left = _tuples(a, i + at * right, m, down, width, right)
-        top = _tuples(b, j + at * below, n, beside, width, below)
-        if n == 1:
-            left, top = top, left
-        sums = _MORE[width](left, list(top), iter(sums))
+        part = _WRITTEN_OUT[width + bool(last)](left, list(top))
+        sums = list(map(add, sums, part)) if sums else part
         at += width
     return sums
 
