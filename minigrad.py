@@ -62,7 +62,6 @@ import itertools
 import math
 import operator
 import os
-import random
 import sys
 from array import array
 from collections import namedtuple
@@ -733,7 +732,9 @@ def _mark_written(a):
 def _dtype_name(op, dtype):
     """Return `dtype`, or raise if there is no such one."""
     if not isinstance(dtype, str) or dtype not in _CODES:
-        raise TypeError(f"{op}: dtype is one of {', '.join(_CODES)}, not {dtype!r}")
+        hint = "; a shape is one tuple" if isinstance(dtype, int) else ""
+        raise TypeError(f"{op}: dtype is one of {', '.join(_CODES)}, not {dtype!r}"
+                        f"{hint}")
     return dtype
 
 
@@ -2264,7 +2265,17 @@ def eye(n: int, m: int | None = None, dtype: str = "float32") -> NDArray:
     return result
 
 
-_generator = random.Random()
+_source: list[Any] = []
+
+
+def _generator():
+    """Return the source of random numbers, made when it is first asked for: importing
+    `random` takes as long as a third of this file."""
+    if not _source:
+        from random import Random
+
+        _source.append(Random())
+    return _source[0]  # should two threads have come at once, both take the first
 
 
 def manual_seed(seed: int) -> None:
@@ -2276,7 +2287,7 @@ def manual_seed(seed: int) -> None:
     """
     if not hasattr(seed, "__index__"):
         raise TypeError(f"manual_seed: a seed is an integer, not {seed!r:.60}")
-    _generator.seed(index(seed))
+    _generator().seed(index(seed))
 
 
 def _drawn(op, draw, shape, dtype):
@@ -2290,9 +2301,9 @@ def _drawn(op, draw, shape, dtype):
 def uniform(low: float = 0.0, high: float = 1.0, shape: _ShapeLike = (),
             dtype: str = "float32") -> NDArray:
     """Return numbers drawn evenly from [low, high] (rounding may reach `high`)."""
-    _need_numbers("uniform", low, high)
+    _need_numbers("uniform(low, high, shape)", low, high)
     low, high = _cast("uniform", [low, high], "float64")
-    result = _drawn("uniform", _generator.random, shape, dtype)
+    result = _drawn("uniform", _generator().random, shape, dtype)
     width = high - low
     kernel = (lambda run: [low + width * x for x in run]), None
     return _mapped(kernel, result) if (low, high) != (0, 1) else result
@@ -2300,7 +2311,7 @@ def uniform(low: float = 0.0, high: float = 1.0, shape: _ShapeLike = (),
 
 def randn(shape: _ShapeLike = (), dtype: str = "float32") -> NDArray:
     """Return numbers drawn from the normal distribution of mean 0 and variance 1."""
-    return _drawn("randn", partial(_generator.gauss, 0.0, 1.0), shape, dtype)
+    return _drawn("randn", partial(_generator().gauss, 0.0, 1.0), shape, dtype)
 
 
 def randint(low: int, high: int, shape: _ShapeLike = ()) -> NDArray:
@@ -2314,7 +2325,7 @@ def randint(low: int, high: int, shape: _ShapeLike = ()) -> NDArray:
         raise TypeError(f"randint: bounds are integers, not {low!r} and {high!r}")
     if not -(2**63) <= low < high <= 2**63:
         raise ValueError(f"randint: there is no int64 from {low} to below {high}")
-    return _drawn("randint", partial(_generator.randrange, low, high), shape, "int64")
+    return _drawn("randint", partial(_generator().randrange, low, high), shape, "int64")
 
 
 def permutation(n: int) -> NDArray:
@@ -2324,7 +2335,7 @@ def permutation(n: int) -> NDArray:
     [0, 1, 2, 3]
     """
     order = list(range(*_shape("permutation", [n])))
-    _generator.shuffle(order)
+    _generator().shuffle(order)
     return NDArray(order, "int64")
 
 
@@ -2512,7 +2523,7 @@ def _record(function, args, data):
     if watching:
         place = _caller()
         _check_finite(function.op, data, args, place)
-    if recording and data.dtype in _FLOATS:
+    if recording and data.dtype in _FLOATS:  # not inside no_grad()
         for x in args:
             if isinstance(x, Tensor) and x._needs:
                 t = _new(Tensor)  # `_tensor` written out: a call saved
@@ -2535,7 +2546,8 @@ class Function:
     loss with respect to the output, and by name whatever else it reads: the output `y`,
     any parameter of `forward`, or only the shape of one, `x_shape`. It returns the
     gradient with respect to x, in names that NDArray and Tensor share, so that the same
-    rule computes numbers and records graphs. Use it through `apply`:
+    rule computes numbers and records graphs. Neither writes to what it is given. Use it
+    through `apply`:
 
     >>> class Cube(Function):
     ...     def forward(x): return x * x * x
@@ -2574,26 +2586,31 @@ class Function:
         reads = {"y": ("value", -1), "i": ("number", count)}
         each = list(enumerate(names[:count]))
         reads.update({f"{name}_shape": ("shape", i) for i, name in each})
-        taken = set(names) & {"g", *reads}
+        taken = set(names) & {"g", "self", "ctx", *reads}
         reads.update({name: ("value", i) for i, name in each})
         cls._rules = {}
         for name in [name for name in dir(cls) if name[0] == "d"]:
             rule = getattr(cls, name)
             code = getattr(getattr(rule, "__wrapped__", rule), "__code__", None)
             takes = code.co_varnames[: code.co_argcount] if code else ()
-            if takes[:1] != ("g",):  # not a rule
+            named, upstream, asked = name[1:] in names, takes[:1] == ("g",), takes[1:]
+            if not upstream and not (named and code):  # not a rule
                 continue
-            asked = takes[1:]
-            if name[1:] not in names or not set(asked) <= set(reads):
-                raise TypeError(f"{cls.__name__}: the rule {name}(g, "
-                                f"{', '.join(asked)}) must be named after one of "
+            if not (named and upstream) or not set(asked) <= set(reads):
+                raise TypeError(f"{cls.__name__}: the rule {name}"
+                                f"({', '.join(takes)}) must be named after one of "
                                 f"({', '.join(names)}) and take g, then any of "
-                                f"{', '.join(reads)}")
+                                f"{', '.join(reads)}; there is no self")
             cls._rules[names.index(name[1:])] = (rule, [reads[part] for part in asked])
         if taken or not cls._rules:
             raise TypeError(f"{cls.__name__}: forward({', '.join(names)}) needs a rule "
                             "for each input, such as `def dx(g): ...` for x, and no "
-                            "parameter called g, y, i or ..._shape")
+                            "parameter called g, y, i, self, ctx or ..._shape")
+
+    def __init__(self, *args: Any) -> None:
+        if args:
+            name = type(self).__name__
+            raise TypeError(f"{name}: an operation is not called; use {name}.apply(x)")
 
     @classmethod
     def _star_rule(cls, i):
@@ -2668,7 +2685,7 @@ def graph(t: Tensor) -> list[Tensor]:
     ['leaf', 'add', 'mul']
     """
     if not isinstance(t, Tensor):
-        raise TypeError(f"graph: a {type(t).__name__} has no history; give a Tensor")
+        raise TypeError(f"graph: {t!r:.60} is no Tensor, so it has no history")
     # A leaf may have come to require a gradient after operations that used it.
     return sorted(_behind(t), key=lambda u: u._time if u._function else 0)
 
@@ -2758,7 +2775,8 @@ def _paths(order, wanted):
 
 def _reverse(output, gradient, keep, before, wanted=None, differentiable=False):
     """Run the graph backwards. With `before`, a list: add its complete gradient to
-    every tensor's `.grad`, and note there what it was before. With `wanted`, for
+    every tensor's `.grad`, and note there what it was before, to be put back after an
+    error. With `wanted`, for
     `grad`: return {tensor: gradient}, and run only the rules that these need.
 
     The order is newest first: when a tensor's turn comes, all its uses have had theirs,
@@ -2776,7 +2794,8 @@ def _reverse(output, gradient, keep, before, wanted=None, differentiable=False):
         if not (wanted and {t} == set(wanted)):
             raise RuntimeError("backward: the graph behind a tensor of shape "
                                f"{t.shape} was released by an earlier backward; give "
-                               "that one retain_graph=True to go through it again")
+                               "that one retain_graph=True to go through it again, or "
+                               "detach() what is carried over from an earlier step")
     if wanted is not None:
         through, needed = _paths(order, wanted)
         found = dict.fromkeys(wanted)
@@ -3837,6 +3856,8 @@ def _parts(items, above=(), path=""):
     items = items if isinstance(items, dict) else dict(enumerate(items))
     for name, item in items.items():
         name = f"{path}.{name}" if path else str(name)
+        if isinstance(item, Tensor) and not item.is_leaf:
+            continue  # an activation, kept to be looked at
         if isinstance(item, (_Common, Module)):
             if not any([item is m for m in above]):  # a child may know its parent
                 yield name, item
@@ -3869,15 +3890,26 @@ def _module_text(module, above=()):
 
 
 class Module:
-    """A part of a model: override `forward`, keep parameters in attributes.
+    """A part of a model: override `forward`, keep in attributes what belongs to it.
+
+    A Tensor made with `requires_grad=True` is a parameter. Another Tensor or NDArray is
+    a buffer: part of the state, but not trained; write to it in place. Modules may also
+    stand in lists, tuples and dicts. What an operation returned, such as an activation
+    kept to be looked at, is none of these, nor is a Python number. `training` says
+    whether `train()` or `eval()` came last. `super().__init__()` is not needed.
 
     >>> class Scale(Module):
     ...     def __init__(self):
     ...         self.factor = Tensor([2.0], requires_grad=True)
+    ...         self.calls = zeros(1)
     ...     def forward(self, x):
+    ...         self.calls += 1
     ...         return x * self.factor
-    >>> Scale()(ones(2)).tolist(), [name for name, _ in Scale().named_parameters()]
+    >>> scale = Scale()
+    >>> scale(ones(2)).tolist(), [name for name, _ in scale.named_parameters()]
     ([2.0, 2.0], ['factor'])
+    >>> scale.state_dict()
+    {'factor': NDArray([2.]), 'calls': NDArray([1.])}
     """
 
     training = True
@@ -4101,7 +4133,7 @@ class Sequential(Module):
         for i, layer in enumerate(layers):
             _check(isinstance(layer, Module),
                    f"Sequential: layer {i} is a {type(layer).__name__}, not a Module; "
-                   "use ReLU() for relu", TypeError)
+                   "use ReLU() for relu, *layers for a list", TypeError)
             setattr(self, str(i), layer)  # so that paths read "0.W", as in PyTorch
 
     def forward(self, x: Any) -> Any:
@@ -4612,7 +4644,8 @@ class Optimizer:
         _check(hasattr(params, "__iter__") and not isinstance(params, (Module, Tensor)),
                f"{name}: give a list of parameters, as model.parameters()", TypeError)
         self.params = list(params)
-        _check(self.params, f"{name}: no parameters to optimise")
+        _check(self.params, f"{name}: no parameters to optimise; they are Tensors made "
+               "with requires_grad=True")
         for i, p in enumerate(self.params):
             _check(isinstance(p, Tensor) and p.requires_grad and p.is_leaf,
                    f"{name}: parameter {i} is not a leaf Tensor that requires a "
@@ -4622,6 +4655,10 @@ class Optimizer:
         _check_amounts(name, **settings)
         vars(self).update(settings)
         self._state: list[dict[str, Any]] = [{} for _ in self.params]
+
+    def __repr__(self) -> str:
+        settings = [f"{key}={getattr(self, key)!r}" for key in self._settings]
+        return f"{type(self).__name__}({', '.join(settings)})"
 
     def zero_grad(self) -> None:
         """Forget the gradients: set `.grad = None` on every parameter."""
@@ -4825,6 +4862,9 @@ def _nodes(t, names):
     """Return each tensor behind `t` with the numbers of its inputs and its name."""
     if isinstance(names, Module):
         names = dict(names.named_parameters())
+    _check(names is None or hasattr(names, "items"),
+           f"graph: names are a Module or a dict of name to Tensor, not {names!r:.60}",
+           TypeError)
     called = {id(t): name for name, t in (names or {}).items()}
     number = {u: i for i, u in enumerate(graph(t))}
     inputs = {u: [number[x] for x in u._ctx.inputs] if u._ctx else [] for u in number}
@@ -4913,9 +4953,14 @@ def numerical_gradient(f: Callable[[Any], Any], x: Any, eps: float = 1e-6) -> ND
 
 def _weighted(f, xs):
     """Return the sum of the outputs of f, each weighted by fixed random numbers."""
-    draw, outputs = random.Random(0), f(*xs)
+    from random import Random
+
+    draw, outputs = Random(0), f(*xs)
     total = Tensor(0.0, dtype="float64")
     for y in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
+        _check(isinstance(y, Tensor),
+               f"gradcheck: f returned a {type(y).__name__}, which has no history; it "
+               "must return Tensors", TypeError)
         weights = NDArray([draw.uniform(0.5, 1.5) for _ in range(y.size)], "float64")
         total = total + (y * weights.reshape(y.shape)).sum()
     return total
@@ -4939,7 +4984,8 @@ def gradcheck(f: Callable[..., Any], inputs: Any, eps: float = 1e-6,
     values.
 
     `f` takes the inputs as Tensors and returns one or several. The difference may be
-    `atol` times 1 + the gradient's size.
+    `atol` times 1 + the gradient's size. Keep away from kinks, as relu has at 0: there
+    a difference takes the mean of two slopes, and a rule has to choose.
 
     >>> x, y = Tensor([1.0, 2.0]), Tensor([0.5])
     >>> gradcheck(lambda x, y: x * y.exp(), (x, y), order=2)
@@ -4963,7 +5009,9 @@ def gradcheck(f: Callable[..., Any], inputs: Any, eps: float = 1e-6,
                     if not abs(value - slope) <= atol * (1 + abs(slope)):
                         raise RuntimeError(f"gradcheck: derivative {level} of input "
                                            f"{i} at index {where}: the rules say "
-                                           f"{value}, central differences {slope}")
+                                           f"{value}, central differences {slope} "
+                                           "(both for an upstream gradient drawn "
+                                           "between 0.5 and 1.5)")
         f = partial(_gradients, f, True)
     return True
 
@@ -5020,8 +5068,9 @@ def save(state: Mapping[str, NDArray | Tensor], path: str | os.PathLike[str]) ->
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     target = os.path.realpath(os.fsdecode(path))
-    unique = f".minigrad-{os.getpid()}-{next(_ticks)}.tmp"
-    temporary = os.path.join(os.path.dirname(target), unique)
+    folder = os.path.dirname(target)
+    os.stat(folder)  # where it is missing, the error should name it
+    temporary = os.path.join(folder, f".minigrad-{os.getpid()}-{next(_ticks)}.tmp")
     file = open(temporary, "xb")  # noqa: SIM115 - its removal begins after its creation
     try:
         with file:
@@ -5121,7 +5170,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, NDArray]:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         limit = min(size - 8, _HEADER_LIMIT)
-        what = "a header of {} bytes in a file of {} (limit {})"
+        what = "no safetensors file: a header of {} bytes in one of {} (limit {})"
         _require(length <= limit, what, length, size, _HEADER_LIMIT)
         entries = _checked(_parse(file.read(length)), size - 8 - length)
         result = {}

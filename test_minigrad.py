@@ -1835,6 +1835,40 @@ def test_arguments_of_a_wrong_kind_are_refused_naming_operation_and_argument(
 # --------------------------------------------------------------------------------------
 
 
+def test_importing_the_file_loads_no_slow_module():
+    folder, slow = str(SOURCE.parent), "random re json typing inspect decimal hashlib"
+    program = (f"import sys; sys.path.insert(0, {folder!r}); import minigrad; "
+               f"print(sorted(set({slow.split()!r}) & set(sys.modules)))")  # fmt: skip
+    command = [sys.executable, "-I", "-S", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+def test_threads_that_ask_first_for_random_numbers_share_one_source(monkeypatch):
+    monkeypatch.setattr(mg, "_source", [])
+    gate = threading.Barrier(8)
+
+    def ask(found):
+        gate.wait()
+        found.append(mg._generator())
+
+    found = []
+    workers = [threading.Thread(target=ask, args=(found,)) for _ in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(found) == 8 and len(set(map(id, found))) == 1
+
+
+def test_a_shape_given_as_several_numbers_is_told_what_is_right():
+    for make in (mg.zeros, mg.ones, mg.randn):
+        with pytest.raises(TypeError, match="not 3; a shape is one tuple"):
+            make(2, 3)
+    with pytest.raises(TypeError, match=r"uniform\(low, high, shape\): \(2, 2\)"):
+        mg.uniform((2, 2))
+
+
 def test_zeros_ones_full_eye_and_their_likes():
     holds(mg.zeros(3), [0.0, 0.0, 0.0])
     holds(mg.zeros((1, 2), dtype="int64"), [[0, 0]], "int64")
@@ -6945,6 +6979,25 @@ def test_a_function_without_forward_or_without_a_rule_is_an_error_naming_the_cla
         type("Ruleless", (Function,), {"forward": lambda a, b: a})
 
 
+def test_the_usual_mistakes_in_an_operation_of_ones_own_are_named():
+    def product(a, b):
+        return a * b
+
+    def rule(g, b):
+        return g * b
+
+    for wrong in (lambda grad, a: grad * a, lambda self, g, a: g * a, lambda: 1):
+        made = {"forward": product, "da": rule, "db": wrong}
+        with pytest.raises(TypeError, match=r"the rule db\(.*take g.*no self"):
+            type("Product", (Function,), made)
+    for first in ("self", "ctx"):
+        forward = eval(f"lambda {first}, x: x * x")
+        with pytest.raises(TypeError, match="no parameter called g, y, i, self, ctx"):
+            type("Square", (Function,), {"forward": forward, "dx": lambda g: g})
+    with pytest.raises(TypeError, match=r"Exp: .* not called; use Exp.apply\(x\)"):
+        mg.Exp(tracked([1.0]))
+
+
 def test_a_rule_named_after_no_parameter_is_told_what_there_is():
     def forward(a, *bs):
         total = a  # a variable is no parameter
@@ -6971,7 +7024,7 @@ def test_a_variable_of_forward_is_no_parameter():
 
     assert gradcheck(Doubled.apply, [tracked64((2,))], order=2)
     made = {"forward": Doubled.forward, "dx": Doubled.dx, "dy": lambda g: g}
-    with pytest.raises(TypeError, match=r"Lost: the rule dy\(g, \) must be named"):
+    with pytest.raises(TypeError, match=r"Lost: the rule dy\(g\) must be named"):
         type("Lost", (Function,), made)
 
 
@@ -7179,6 +7232,12 @@ def test_gradcheck_takes_arrays_and_lists_for_inputs():
     for x in ([0.5, 2.0], NDArray([0.5, 2.0]), Tensor([0.5, 2.0])):
         assert gradcheck(lambda x, y: x * y.exp(), [x, x], order=2)
         assert gradcheck(lambda x, y: x * y.exp(), (x, 0.5))
+
+
+def test_gradcheck_refuses_a_function_that_leaves_the_graph():
+    for f, kind in ((lambda x: x.data * 2, "NDArray"), (lambda x: 2.0, "float")):
+        with pytest.raises(TypeError, match=f"gradcheck: f returned a {kind}, which"):
+            gradcheck(f, Tensor([1.0]))
 
 
 def test_gradcheck_leaves_its_inputs_as_they_were():
@@ -7561,8 +7620,15 @@ def test_graph_lists_inputs_before_outputs_each_once():
     assert mg.graph(x1) == [x1] or mg.graph(x1)[0] is x1
 
 
+def test_names_for_a_graph_are_a_dict_or_a_module():
+    x = tracked([1.0])
+    for draw in (mg.print_graph, mg.to_dot):
+        with pytest.raises(TypeError, match=r"graph: names are .* not \[Tensor"):
+            draw(x * x, names=[x])
+
+
 def test_graph_of_what_is_no_tensor_is_refused():
-    with pytest.raises(TypeError, match="graph: a NDArray has no history"):
+    with pytest.raises(TypeError, match=r"graph: NDArray\(\[1\., 1\.\]\) is no Tensor"):
         mg.graph(mg.ones(2))
 
 
@@ -8107,6 +8173,29 @@ def test_buffers_are_state_but_no_parameters():
     assert list(state) == ["mean", "count", "frozen", "W"]
     assert all(type(v) is NDArray for v in state.values())
     assert state["count"].dtype == "int64"
+
+
+def test_an_activation_kept_to_look_at_is_no_part_of_the_model():
+    class Watched(Module):
+        def __init__(self):
+            self.a, self.b = Linear(2, 3), Linear(3, 1)
+            self.seen = []
+
+        def forward(self, x):
+            self.hidden = self.a(x).relu()
+            self.seen.append(self.hidden)
+            return self.b(self.hidden)
+
+    model = Watched()
+    names, text = list(model.state_dict()), (repr(model), mg.summary(model))
+    for _ in range(2):
+        model(Tensor([[1.0, 2.0]])).sum().backward()  # recorded, and released
+        assert model.hidden.grad.shape == (1, 3)
+        assert names == [name for name, _ in model.named_parameters()]
+        assert names == list(model.state_dict()) == ["a.W", "a.b", "b.W", "b.b"]
+        assert text == (repr(model), mg.summary(model))
+    model(Tensor([[1.0, 2.0]]))  # not released yet
+    assert names == list(model.state_dict()) and len(model.parameters()) == 4
 
 
 def test_frozen_parameter_leaves_the_parameters_and_stays_in_the_state():
@@ -8718,6 +8807,11 @@ def test_sequential_calls_in_order():
     assert model(Tensor([[1.0], [4.0]])).tolist() == [[0.0], [5.0]]
     x = Tensor([1.0])
     assert Sequential()(x) is x
+
+
+def test_sequential_of_a_list_is_told_how_to_unpack_it():
+    with pytest.raises(TypeError, match=r"layer 0 is a list.*\*layers for a list"):
+        Sequential([ReLU(), Tanh()])
 
 
 def test_sequential_is_a_container():
@@ -10200,6 +10294,13 @@ def test_optimiser_state_brings_its_settings(name):
     assert kit_bits(p) == kit_bits(q)
 
 
+def test_an_optimiser_shows_its_settings():
+    p = [tracked([1.0])]
+    text = "SGD(lr=0.1, momentum=0.9, nesterov=False, weight_decay=0.0)"
+    assert repr(mg.SGD(p, lr=0.1, momentum=0.9)) == text
+    assert repr(mg.Adam(p)).startswith("Adam(lr=0.001, beta1=0.9, beta2=0.999, ")
+
+
 @pytest.mark.parametrize("name", ["momentum", "adam"])
 def test_two_optimisers_do_not_share_loaded_state(name):
     p, q = kit_leaf([1.0]), kit_leaf([1.0])
@@ -10836,7 +10937,8 @@ def test_save_writes_through_a_link(tmp_path):
 
 
 def test_save_into_a_missing_folder_is_an_os_error(tmp_path):
-    message(FileNotFoundError, save, NEW, tmp_path / "no" / "file")
+    text = message(FileNotFoundError, save, NEW, tmp_path / "no" / "file")
+    assert str(tmp_path / "no") in text and ".tmp" not in text
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")

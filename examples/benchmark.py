@@ -1095,7 +1095,8 @@ IMPORT = (
 def import_seconds(name):
     """Return what `import name` takes in a fresh interpreter."""
     program = IMPORT.format(folder=str(Path(mg.__file__).parent), name=name)
-    command = [sys.executable, "-I", "-c", program]
+    # Without `site`, since what it loads before differs from place to place.
+    command = [sys.executable, "-I", "-S", "-c", program]
     return float(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
 

@@ -53,8 +53,8 @@ def heading(text):
 # --- Forward: run a program line by line ----------------------------------------------
 
 
-def forward(program, tensors):
-    """Run lines such as "t1 = x1 + x2", printing the graph after each operation."""
+def forward(program, tensors, each=True):
+    """Run lines such as "t1 = x1 + x2"; print the graph after each, or after all."""
     for name, t in tensors.items():
         needs = "requires a gradient" if t.requires_grad else "needs none"
         print(f"{name} = {numbers(t.data)}, a leaf; {needs}")
@@ -62,8 +62,9 @@ def forward(program, tensors):
         name, expression = line.split(" = ")
         tensors[name] = eval(expression, {}, tensors)
         print(f"\n{line} = {numbers(tensors[name].data)}")
-        print(f"adds one node to the graph, {tensors[name]._ctx.op}:")
-        print_graph(tensors[name], names=tensors)
+        print(f"adds one node to the graph, {tensors[name]._ctx.op}")
+        if each or line is program[-1]:
+            print_graph(tensors[name], names=tensors)
     return tensors[name]
 
 
@@ -266,7 +267,7 @@ def network(lr=0.05):
         "b2": leaf([0.25]),
     }
     params = {name: tensors[name] for name in ("W1", "b1", "W2", "b2")}
-    loss = forward(LAYERS, tensors)
+    loss = forward(LAYERS, tensors, each=False)
     print("\nBackward: the loss L = e * e uses e twice, so e is shared")
     compare(loss, tensors, backward(loss, tensors, "L"))
     print("The second hidden unit was 0: nothing comes back through it.")

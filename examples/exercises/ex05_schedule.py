@@ -3,7 +3,8 @@
 In minigrad a schedule is a line in the loop, ``opt.lr = learning_rate(step, ...)``.
 Write the function. For step 0 .. warmup-1 it rises in equal parts, peak * (step + 1) /
 warmup, so that step warmup-1 has the peak. From there it follows half a cosine down to
-``floor``, which it has at the last step, steps-1. No minigrad needed.
+``floor``, which it has at the last step, steps-1. Without warm-up step 0 has the peak,
+where the cosine then begins. No minigrad needed.
 
     python -m pytest examples/exercises -k ex05
 """
