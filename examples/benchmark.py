@@ -1158,7 +1158,9 @@ SECTIONS = {
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.benchmark", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--quick", action="store_true", help="small and noisy")
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
     parser.add_argument(

@@ -414,7 +414,9 @@ FAILURES = (missing_gradient, nan_loss, dead_relus, slow_training, forgotten_zer
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.debugging", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--only", type=int, choices=range(1, 6), help="one failure")
     parser.add_argument("--steps", type=at_least(10), default=40, help="per training")
     parser.add_argument("--seed", type=int, default=0)

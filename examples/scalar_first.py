@@ -222,7 +222,9 @@ def explain(nodes, slow, fast):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.scalar_first", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--points", type=at_least(1), default=64)
     parser.add_argument("--hidden", type=at_least(1), default=16)
     parser.add_argument("--steps", type=at_least(2), default=40)

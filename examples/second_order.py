@@ -215,7 +215,9 @@ def show_pendulum(args):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.second_order", description=__doc__.splitlines()[0]
+    )
     option = parser.add_argument
     some, positive = at_least(1), at_least(0.001, float)
     option("--only", choices=("newton", "hessian", "pendulum"))

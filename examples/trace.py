@@ -289,7 +289,9 @@ PARTS = {"life": life, "shared": shared, "release": release, "network": network}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.trace", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--only", choices=PARTS, help="one part alone")
     args = parser.parse_args()
     for name, part in PARTS.items():
