@@ -68,9 +68,7 @@ from collections import namedtuple
 from contextvars import ContextVar
 from functools import lru_cache, partial, wraps
 from itertools import repeat
-from math import (
-    copysign, exp, fsum, inf, isfinite, isinf, isnan, log, log1p, nan, prod, sqrt
-)  # fmt: skip
+from math import copysign, fsum, inf, isfinite, isinf, isnan, nan, prod
 from operator import (
     add, and_, attrgetter, eq, ge, gt, index, le, lt, mul, ne, neg, or_, sub, truediv
 )  # fmt: skip
@@ -153,7 +151,8 @@ else:
 
 
 class AxisError(ValueError, IndexError):
-    """An axis that the array does not have (both a shape and an index error)."""
+    """An axis that the array does not have, or index arrays whose shapes do not fit:
+    both a shape and an index error."""
 
 
 @_cached
@@ -198,9 +197,10 @@ def _broadcast(op, *shapes):
     for sizes in zip(*[(1,) * (ndim - len(shape)) + shape for shape in shapes]):
         wide = set(sizes) - {1}
         if len(wide) > 1:
-            raise ValueError(f"{op}: shapes {' and '.join(map(str, shapes))} cannot be "
-                             "broadcast together; aligned from the right, sizes must "
-                             "be equal or 1")
+            kind = AxisError if op == "index" else ValueError
+            raise kind(f"{op}: shapes {' and '.join(map(str, shapes))} cannot be "
+                       "broadcast together; aligned from the right, sizes must be "
+                       "equal or 1")
         result.append(wide.pop() if wide else 1)
     return tuple(result)
 
@@ -219,8 +219,9 @@ def _axis(op, axis, ndim):
 
 
 def _axes(op, axis, ndim):
-    """Return the axes meant by `None` (all), a number or several, sorted."""
-    if axis is None:
+    """Return the axes meant by `None` (all), a number or several, sorted. Where there
+    are none, 0 and -1 mean none, as in NumPy."""
+    if axis is None or (ndim == 0 and axis in (0, -1)):
         return tuple(range(ndim))
     numbers = axis if isinstance(axis, (tuple, list)) else (axis,)
     axes = sorted(_axis(op, number, ndim) for number in numbers)
@@ -609,21 +610,22 @@ _KERNELS = {
     "pow": (_powers, _each(math.pow, _power)[1]),
     "and": _each(and_),
     "or": _each(or_),
-    "exp": _each(exp, lambda x: inf),
-    "log": _each(log, lambda x: nan if x < 0 else -inf),
-    "sqrt": _each(sqrt, lambda x: nan),
+    "exp": _each(math.exp, lambda x: inf),
+    "log": _each(math.log, lambda x: nan if x < 0 else -inf),
+    "sqrt": _each(math.sqrt, lambda x: nan),
     "sin": _each(math.sin, lambda x: nan),
     "cos": _each(math.cos, lambda x: nan),
     "tanh": _each(math.tanh),
     "erf": _each(math.erf),
     "sigmoid": (
-        lambda p: [1.0 / (1.0 + exp(-x)) for x in p],
+        lambda p: [1.0 / (1.0 + math.exp(-x)) for x in p],
         # Where exp(-x) overflows, 1 / (1 + exp(-x)) is exp(x).
-        partial(map, _safe(lambda x: 1.0 / (1.0 + exp(-x)), exp)),
+        partial(map, _safe(lambda x: 1.0 / (1.0 + math.exp(-x)), math.exp)),
     ),
     "logistic_loss": (  # max(x, 0) - x t + log(1 + exp(-|x|))
         lambda p, q: [
-            (0.0 if x <= 0.0 else x) - x * t + log1p(exp(-abs(x))) for x, t in zip(p, q)
+            (0.0 if x <= 0.0 else x) - x * t + math.log1p(math.exp(-abs(x)))
+            for x, t in zip(p, q)
         ],
         None,
     ),
@@ -874,6 +876,8 @@ def _natural_array(op, data, fractions="float32"):
     face = getattr(data, "__array_interface__", None)
     if len(values) or not face:
         dtype = _natural(values)
+        if dtype == "int64" and not all([-(2**63) <= x < 2**63 for x in values]):
+            dtype = "float32"  # what int64 does not hold
     else:  # of nothing, NumPy alone knows the kind
         dtype = {"b": "bool", "f": "float32"}.get(face["typestr"][1], "int64")
     dtype = fractions if dtype == "float32" else dtype
@@ -1142,15 +1146,17 @@ def _index_part(part):
             a = _natural_array("NDArray", part)
         except (TypeError, ValueError) as error:
             raise IndexError(f"index: {part!r:.60} is no index: {error}") from None
-    elif hasattr(part, "__index__") and not isinstance(part, bool):
+    elif isinstance(part, bool):
+        a = NDArray(part, "bool")
+    elif hasattr(part, "__index__"):
         return index(part)
     else:
         raise IndexError("index: an index is an integer, a slice, None, ..., an "
                          f"integer array or a mask, not {part!r:.60}")
-    if a.dtype in _FLOATS or (a.dtype == "bool" and not a.shape):
+    if a.dtype in _FLOATS:
         raise IndexError(f"index: an array of {a.dtype} and shape {a.shape} is no "
-                         "index; use int64, or a bool mask of at least one axis")
-    return a if a.shape else a.item()  # an int64 of no axes is an integer
+                         "index; use int64, or a bool mask")
+    return a if a.shape or a.dtype == "bool" else a.item()
 
 
 def _is_mask(part):
@@ -1213,8 +1219,10 @@ def _locate(a, key):
     start, shape, axes, arrays, where = a.offset, [], [], [], None
     walk = zip(range(a.ndim), a.shape, a.strides)
     for part in parts:
-        # A new axis (None) is a slice over one of size 1 that leads nowhere.
-        axis, n, step = (None, 1, 0) if part is None else next(walk)
+        # A new axis (None) is a slice over one of size 1 that leads nowhere; a mask of
+        # no axes selects from such a one.
+        new = part is None or (part.__class__ is NDArray and not part.shape)
+        axis, n, step = (None, 1, 0) if new else next(walk)
         if part is None or part.__class__ is slice:
             first, stop, by = (part or slice(None)).indices(n)
             count = len(range(first, stop, by))
@@ -1226,6 +1234,7 @@ def _locate(a, key):
         if part.__class__ is int:
             start += _from_front(part, axis, n) * step
         elif _is_mask(part):  # over this axis and as many more as it has
+            part = part if part.shape else part.reshape(1)
             more = itertools.islice(walk, part.ndim - 1)
             _, sizes, steps = zip((axis, n, step), *more)
             arrays += zip(_where_true(part, sizes), steps)
@@ -1358,7 +1367,7 @@ def _log_sum_exp_apart(row):
     top = max(row, default=-inf)
     if isinf(top):  # nothing to shift: the sum is it, or nan where the row has one
         return sum([x for x in row if not x < top], -inf if top < 0 else 0.0), 0.0
-    return top, log(sum([exp(x - top) for x in row]))
+    return top, math.log(sum([math.exp(x - top) for x in row]))
 
 
 def _log_sum_exp(row):
@@ -1369,7 +1378,7 @@ def _log_sum_exp(row):
 def _softmax_row(row):
     """Return exp(x) / sum(exp(x)) for each x of a row."""
     top = max(row)
-    powers = [exp(x - top) for x in row]
+    powers = [math.exp(x - top) for x in row]
     total = sum(powers)
     return [p / total for p in powers]
 
@@ -1384,7 +1393,7 @@ def _normal_row(row, eps):
     """Shift a row to mean 0, scale it to variance 1; also return the scale."""
     mean = sum(row) / len(row)
     centred = [x - mean for x in row]
-    spread = sqrt(sum(map(mul, centred, centred)) / len(row) + eps) or nan  # 0 / 0
+    spread = math.sqrt(sum(map(mul, centred, centred)) / len(row) + eps) or nan  # 0 / 0
     return [x / spread for x in centred], spread
 
 
@@ -2104,7 +2113,11 @@ class NDArray(_Common):
         """Return the standard deviation over `axis`, the square root of the
         variance."""
         variance = _variance(self.dtype, ddof)
-        return _reduce("std", self, axis, keepdims, lambda run: sqrt(variance(run)))
+
+        def deviation(run):
+            return math.sqrt(variance(run))
+
+        return _reduce("std", self, axis, keepdims, deviation)
 
     def max(self, axis: _Axis = None, keepdims: bool = False) -> NDArray:
         """Return the largest element over `axis`; nan if there is one. Raises
@@ -2211,11 +2224,13 @@ def full(shape: _ShapeLike, value: float, dtype: str = "float32") -> NDArray:
 
 def zeros_like(a: NDArray | Tensor, dtype: str | None = None) -> NDArray:
     """Return zeros in the shape and dtype (unless given) of `a`."""
+    a = _as_array(a)
     return zeros(a.shape, dtype or a.dtype)
 
 
 def ones_like(a: NDArray | Tensor, dtype: str | None = None) -> NDArray:
     """Return ones in the shape and dtype (unless given) of `a`."""
+    a = _as_array(a)
     return ones(a.shape, dtype or a.dtype)
 
 
@@ -2509,7 +2524,7 @@ def _tensor(data):
     """Return a Tensor over `data` itself, without history."""
     t = _new(Tensor)
     t._data = data
-    t.grad = t._function = None
+    t._grad = t._function = None
     t._needs = False
     t._args = ()
     t._time = 0
@@ -2528,7 +2543,7 @@ def _record(function, args, data):
             if isinstance(x, Tensor) and x._needs:
                 t = _new(Tensor)  # `_tensor` written out: a call saved
                 t._data = data
-                t.grad = None
+                t._grad = None
                 t._needs = True
                 t._function = function
                 t._args = args
@@ -2805,11 +2820,11 @@ def _reverse(output, gradient, keep, before, wanted=None, differentiable=False):
         t = order.pop()
         g = sums.pop(t)
         if found is None:
-            old = t.grad
+            old = t._grad
             # Held weakly, since it may be freed on the way; a leaf plainly, which takes
             # less time and keeps it until the end.
             before.append((ref(t) if t._args else t, old))
-            t.grad = g if old is None else old._data + g
+            t._grad = g if old is None else old + g
         elif t in found:
             found[t] = g
         if t._function is None:
@@ -2944,12 +2959,12 @@ class Tensor(_Common):
     """
 
     __slots__ = (
-        "_data", "grad", "_needs", "_function", "_args", "_time", "_place",
+        "_data", "_grad", "_needs", "_function", "_args", "_time", "_place",
         "__weakref__",
     )  # fmt: skip
 
     _data: NDArray
-    grad: NDArray | None
+    _grad: NDArray | None
     _needs: bool  # whether it requires a gradient
     _function: Any  # the operation that made it, or None: a leaf, or released
     _args: tuple[Any, ...]  # what the operation was given
@@ -2962,7 +2977,7 @@ class Tensor(_Common):
             self._data = data._data.copy()
         else:
             self._data = NDArray(data, dtype)
-        self.grad = self._function = None
+        self._grad = self._function = None
         self._args, self._time, self._needs = (), 0, False
         self.requires_grad = requires_grad
 
@@ -2984,6 +2999,22 @@ class Tensor(_Common):
             raise TypeError(f"data: {new.dtype} cannot require a gradient")
         self._data = _view(new, new.shape, new.strides, new.offset)
         self._data._stamp = next(_ticks)  # what was recorded read the old numbers
+
+    @property
+    def grad(self) -> NDArray | None:
+        """What calls of `backward` have added up here, or None. Setting it takes an
+        array of this shape (shared if it has this dtype, else copied), or None."""
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if value is not None:
+            same = isinstance(value, _Common) and value.dtype == self.dtype
+            value = value._data if same else NDArray(value, self.dtype)
+            if value.shape != self.shape:
+                raise ValueError(f"grad: shape {value.shape} does not fit a tensor of "
+                                 f"shape {self.shape}")
+        self._grad = value
 
     @property
     def requires_grad(self) -> bool:
@@ -3079,7 +3110,7 @@ class Tensor(_Common):
             for held, old in before:
                 t = held() if isinstance(held, ref) else held
                 if t is not None:
-                    t.grad = old
+                    t._grad = old
             raise
 
     __add__, __radd__ = _tensor_operator("add", add)
@@ -3296,7 +3327,7 @@ def _logarithm(a, b):
         return where((a == 0) * (b >= 0), 1, a).log()
     if a == 0:
         return where(b >= 0, 0, -inf)
-    return log(a) if a > 0 else nan
+    return math.log(a) if a > 0 else nan
 
 
 class Pow(Function):
@@ -3364,7 +3395,7 @@ class Logistic(Function):
 class Erf(Function):
     """The error function; its slope is the bell curve."""
     def forward(x): return x.erf()
-    def dx(g, x): return g * ((-x * x).exp() * (2 / sqrt(math.pi)))
+    def dx(g, x): return g * ((-x * x).exp() * (2 / math.sqrt(math.pi)))
 
 
 class Relu(Function):
@@ -3744,7 +3775,7 @@ def gelu(x: Any) -> Any:
     [-0.0, 0.0, 100.0]
     """
     x = _as_array(x)
-    return x * ((x * sqrt(0.5)).erf() + 1) * 0.5
+    return x * ((x * math.sqrt(0.5)).erf() + 1) * 0.5
 
 
 def _arrays(op, xs):
@@ -3788,7 +3819,7 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Any:
     return concatenate([x.unsqueeze(axis) for x in parts], axis)
 
 
-def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> list[Any]:
+def split(x: Any, n_or_positions: int | Sequence[int], axis: int = 0) -> list[Any]:
     """Cut x along an axis into n equal parts, or at the given positions. Views. Raises
     ValueError if the parts would not be equal.
 
@@ -3798,8 +3829,8 @@ def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> list[Any]:
     x = _as_array(x)
     axis = _axis("split", axis, x.ndim)
     n = x.shape[axis]
-    if hasattr(parts, "__index__") and not getattr(parts, "ndim", 0):
-        count = index(parts)
+    if hasattr(n_or_positions, "__index__") and not getattr(n_or_positions, "ndim", 0):
+        count = index(n_or_positions)
         if count < 1 or n % count:
             raise ValueError(f"split: axis {axis} of shape {x.shape} does not divide "
                              f"into {count} equal parts; give the positions to cut at "
@@ -3807,10 +3838,10 @@ def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> list[Any]:
         cuts = list(range(0, n + 1, n // count)) if n else [0] * (count + 1)
     else:
         try:
-            cuts = [0, *map(index, tuple(parts)), n]  # type: ignore[arg-type]
+            cuts = [0, *map(index, tuple(n_or_positions)), n]  # type: ignore[arg-type]
         except TypeError:
-            raise TypeError("split: parts are a number or a list of positions, not "
-                            f"{parts!r:.60}") from None
+            raise TypeError("split: give a number of parts or a list of positions, not "
+                            f"{n_or_positions!r:.60}") from None
     return [x[_part(i, axis, cuts)] for i in range(len(cuts) - 1)]
 
 
@@ -3835,6 +3866,8 @@ def _check(fits, message, kind=ValueError):
 def _fitted(op, state, own, strict=True):
     """Return the entries of a state that `own` has too, copied, in its dtypes. Raises
     one ValueError for all that are missing, unexpected (if `strict`) or misshapen."""
+    _check(hasattr(state, "keys"), f"{op}.load_state_dict: {state!r:.60} is no dict of "
+           "arrays; see state_dict() and load()", TypeError)
     new = {}
     wrong = [f"missing {k}" for k in own if strict and k not in state]
     wrong += [f"unexpected {k}" for k in state if strict and k not in own]
@@ -3995,6 +4028,7 @@ def summary(model: Module) -> str:
     --------------------------------------
     total                                9
     """
+    _check(isinstance(model, Module), f"summary: {model!r:.60} is no Module", TypeError)
     rows = [("layer", "kind", "parameters", "count")]
     counted: set[Tensor] = set()
     for path, module in _tree(model, Module):
@@ -4021,8 +4055,9 @@ def _check_positive(op, **sizes):
     """Refuse a size, or one in a tuple of them, that is no integer above 0."""
     for name, n in sizes.items():
         for part in n if isinstance(n, tuple) else (n,):
-            _check(hasattr(part, "__index__") and index(part) >= 1,
-                   f"{op}: {name} must be a positive integer, not {n!r}")
+            what = f"{op}: {name} must be a positive integer, not {n!r}"
+            _check(hasattr(part, "__index__"), what, TypeError)
+            _check(index(part) >= 1, what)
 
 
 def _initial(op, init, shape, fan_in, fan_out):
@@ -4036,11 +4071,11 @@ def _initial(op, init, shape, fan_in, fan_out):
     variances = {"he": 2 / fan_in, "xavier": 2 / (fan_in + fan_out)}
     name = str(init)
     if name in variances:
-        bound = sqrt(3 * variances[name])  # the variance of U(-a, a) is a * a / 3
+        bound = math.sqrt(3 * variances[name])  # the variance of U(-a, a) is a * a / 3
         return _parameter(uniform(-bound, bound, shape))
     if name == "zeros":
         return _parameter(zeros(shape))
-    normals = {f"{name}_normal": sqrt(v) for name, v in variances.items()}
+    normals = {f"{name}_normal": math.sqrt(v) for name, v in variances.items()}
     spread = normals.get(name, init)
     _check(_is_scalar(spread) and spread >= 0,
            f"{op}: init is 'he', 'he_normal', 'xavier', 'xavier_normal', 'zeros' or "
@@ -4148,8 +4183,9 @@ class Sequential(Module):
     def __len__(self) -> int:
         return sum([1 for _ in self])  # list(self) would ask this method in turn
 
-    def __getitem__(self, i: int) -> Module:
-        return list(self)[i]
+    def __getitem__(self, i: int | slice) -> Module:
+        part: Any = list(self)[i]
+        return Sequential(*part) if isinstance(i, slice) else part
 
 
 class ReLU(Module):
@@ -4245,8 +4281,9 @@ class Dropout(Module):
     _shown = "p={p}"
 
     def __init__(self, p: float = 0.5) -> None:
-        _check(_is_scalar(p) and 0 <= p <= 1,
-               f"Dropout: p is a probability from 0 to 1, not {p!r}")
+        what = f"Dropout: p is a probability from 0 to 1, not {p!r}"
+        _check(_is_scalar(p), what, TypeError)
+        _check(0 <= p <= 1, what)
         self.p = p
 
     def forward(self, x: Any) -> Any:
@@ -4345,10 +4382,9 @@ class BatchNorm2d(BatchNorm1d):
 def _pair(op, name, value, least=1):
     """Return an integer, or two, as (for the height, for the width)."""
     pair = value if isinstance(value, (tuple, list)) else (value, value)
-    fits = all([hasattr(n, "__index__") and n >= least for n in pair])
-    _check(fits and len(pair) == 2,
-           f"{op}: {name} must be an integer of at least {least}, or two, not "
-           f"{value!r}")
+    what = f"{op}: {name} must be an integer of at least {least}, or two, not {value!r}"
+    _check(all([hasattr(n, "__index__") for n in pair]), what, TypeError)
+    _check(len(pair) == 2 and min(pair) >= least, what)
     return tuple(map(index, pair))
 
 
@@ -4623,8 +4659,8 @@ def _update(kernel, written, read):
 def _check_amounts(op, /, **amounts):
     """Refuse what is no number of at least 0."""
     for name, value in amounts.items():
-        _check(_is_scalar(value) and value >= 0,
-               f"{op}: {name} must be at least 0, not {value!r}")
+        _check(_is_scalar(value), f"{op}: {name} is a number, not {value!r}", TypeError)
+        _check(value >= 0, f"{op}: {name} must be at least 0, not {value!r}")
 
 
 class Optimizer:
@@ -4669,16 +4705,11 @@ class Optimizer:
         """Update every parameter that has a gradient."""
         moves = []
         for i, p in enumerate(self.params):
-            if p.grad is None:
+            if p._grad is None:
                 continue
-            a = p._data
-            if not isinstance(p.grad, _Common) or p.grad.shape != a.shape:
-                raise ValueError(f"{type(self).__name__}: parameter {i} has shape "
-                                 f"{a.shape}; its gradient must be an array of the "
-                                 f"same shape, not {p.grad!r:.60}")
-            if a._flat is None:
-                _refuse_repeats("step", a)
-            moves.append((a, p.grad._data, self._state[i]))
+            if p._data._flat is None:
+                _refuse_repeats("step", p._data)
+            moves.append((p._data, p._grad, self._state[i]))
         for move in moves:  # all were checked before the first one
             self._step(*move)
 
@@ -4793,7 +4824,7 @@ class Adam(Optimizer):
         b1, b2, eps, decay = map(float, settings)  # they may be numbers of NumPy's
         c1, c2 = 1 - b1, 1 - b2
         rate = lr / (1 - b1 ** state["step"])  # the bias of m
-        root = sqrt(1 - b2 ** state["step"])  # the bias of v, under the root
+        root = math.sqrt(1 - b2 ** state["step"])  # the bias of v, under the root
         # rate * m / (sqrt(v) / root + eps), with one division for each element:
         rate, eps = rate * root, eps * root
         shrink = 1 - lr * decay
@@ -4806,9 +4837,11 @@ class Adam(Optimizer):
             m = [b1 * u + c1 * d for u, d in zip(m, g)]
             v = [b2 * u + c2 * d * d for u, d in zip(v, g)]
             try:
-                p = [x - rate * u / (r + eps) for x, u, r in zip(p, m, map(sqrt, v))]
+                roots = map(math.sqrt, v)
+                p = [x - rate * u / (r + eps) for x, u, r in zip(p, m, roots)]
             except ZeroDivisionError:  # eps=0 where nothing was ever received
-                p = [x - _divide(rate * u, sqrt(w) + eps) for x, u, w in zip(p, m, v)]
+                roots = map(math.sqrt, v)
+                p = [x - _divide(rate * u, r + eps) for x, u, r in zip(p, m, roots)]
             return p, m, v
 
         _update(kernel, [p, state["m"], state["v"]], [g])
@@ -4840,8 +4873,8 @@ def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float) -> float
     tensors: list[Any] = list(params) if several else [params]
     if not all([isinstance(p, Tensor) for p in tensors]):
         raise TypeError(f"clip_grad_norm_: give tensors, not {tensors!r:.60}")
-    grads = [p.grad._data for p in tensors if p.grad is not None]
-    norm = sqrt(sum([_exact_sum([x * x for x in _run(g)]) for g in grads]))
+    grads = [p._grad for p in tensors if p._grad is not None]
+    norm = math.sqrt(sum([_exact_sum([x * x for x in _run(g)]) for g in grads]))
     scale = max_norm / (norm + 1e-6)  # as in PyTorch; a norm of 0 divides nothing
     if not scale >= 1:  # written so that a nan is passed on, not hidden
         for g in grads:

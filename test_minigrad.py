@@ -1861,6 +1861,97 @@ def test_threads_that_ask_first_for_random_numbers_share_one_source(monkeypatch)
     assert len(found) == 8 and len(set(map(id, found))) == 1
 
 
+def test_a_list_of_integers_beyond_int64_is_taken_as_floats():
+    a, big = NDArray([1.0, 2.0]), [1, 2**63]
+    assert (a + big).tolist() == [2.0, 2.0**63]
+    assert (a * Tensor(big)).tolist() == (Tensor(a) * big).tolist() == [1.0, 2.0**64]
+    assert (a == [1, 2**64]).tolist() == [True, False]
+    assert a.maximum([0, -(2**70)]).tolist() == [1.0, 2.0]
+    assert mg.where([True, False], [1, 2**63], 0.0).tolist() == [1.0, 0.0]
+    a[:] = [1, 2**64]
+    assert a.tolist() == [1.0, 2.0**64]
+    with pytest.raises(OverflowError, match="setitem: .* range of float32"):
+        a[:] = [9, 10**400]
+    assert a.tolist() == [1.0, 2.0**64]
+    with pytest.raises(IndexError):
+        a[[2**63]]
+    edges = NDArray([0, 0], "int64")
+    edges[:] = [2**63 - 1, -(2**63)]
+    assert edges.tolist() == [2**63 - 1, -(2**63)]
+
+
+def test_a_mask_of_no_axes_selects_all_or_nothing_along_a_new_axis():
+    a, b = NDArray(5.0), mg.arange(6).reshape(2, 3)
+    assert a[a > 2].tolist() == [5.0] and a[a > 7].shape == (0,)
+    assert b[True].shape == (1, 2, 3) and b[False].shape == (0, 2, 3)
+    assert b[:, True].shape == (2, 1, 3) and b[NDArray(True, "bool"), 1].tolist() == [
+        [3.0, 4.0, 5.0]
+    ]
+    assert b[[0, 1], True].shape == (2, 3) and b[True, :, [0]].shape == (1, 2)
+    a[a > 7] = 1.0
+    assert a.item() == 5.0
+    a[a > 2] = 0.0
+    assert a.item() == 0.0
+    x = tracked(3.0)
+    (x[x > 2] * 2).sum().backward()
+    assert x.grad.item() == 2.0
+    with pytest.raises(IndexError, match="index: an array of float32"):
+        a[NDArray(1.0)]
+
+
+def test_masks_of_no_axes_agree_with_numpy(np):
+    ours, theirs = mg.arange(6).reshape(2, 3), np.arange(6.0).reshape(2, 3)
+    keys = [True, False, (True, 0), (0, True), (slice(None), True), (..., False)]
+    keys += [([0, 1], True), (True, slice(None), [0]), (None, True), (True, False)]
+    for key in [*keys, np.True_, (np.array(False), 1)]:
+        got, expected = ours[key], theirs[key]
+        assert (got.shape, got.tolist()) == (expected.shape, expected.tolist()), key
+
+
+def test_axes_0_and_minus_1_of_an_array_of_no_axes_mean_none():
+    for kind in (NDArray, Tensor):
+        x = kind(3.0)
+        for axis in (0, -1):
+            for name in ("sum", "mean", "max", "min", "logsumexp"):
+                assert getattr(x, name)(axis).tolist() == 3.0, name
+            assert x.argmax(axis).item() == 0 and x.var(axis).item() == 0.0
+            assert x.any(axis).item() is True and x.sum(axis, keepdims=True).shape == ()
+        assert x.softmax().item() == 1.0 and x.log_softmax().item() == 0.0
+        with pytest.raises(mg.AxisError):
+            x.sum(1)
+    x = tracked(3.0)
+    (x.sum(0) * 2 + x.mean(-1) + x.logsumexp() + x.max(0) + x.softmax()).backward()
+    assert x.grad.item() == 5.0
+
+
+def test_index_arrays_that_do_not_fit_each_other_are_an_index_and_a_shape_error():
+    a = mg.zeros((3, 3))
+    for kind in (IndexError, ValueError):
+        with pytest.raises(kind, match=r"index: shapes \(2,\) and \(3,\)"):
+            a[[0, 1], [0, 1, 2]]
+        with pytest.raises(kind, match=r"index: shapes \(2,\) and \(3,\)"):
+            a[[0, 1], [0, 1, 2]] = 1.0
+    with pytest.raises(ValueError) as caught:
+        a + mg.ones(2)
+    assert not isinstance(caught.value, IndexError)
+
+
+def test_split_takes_its_arguments_by_name():
+    halves = mg.split(x=mg.arange(4), n_or_positions=2, axis=0)
+    assert [half.tolist() for half in halves] == [[0.0, 1.0], [2.0, 3.0]]
+
+
+def test_likes_of_lists_and_numbers():
+    assert mg.zeros_like([[1, 2]]).tolist() == [[0.0, 0.0]]
+    assert mg.ones_like(3.0).tolist() == 1.0
+    assert mg.ones_like(tracked([1.0, 2.0])).tolist() == [1.0, 1.0]
+
+
+def test_functions_of_one_number_are_no_names_of_the_file():
+    # `minigrad.exp(tensor)` would be a number of Python's, its history lost
+    assert not any(hasattr(mg, name) for name in ("exp", "log", "sqrt", "sin", "log1p"))
+
+
 def test_a_shape_given_as_several_numbers_is_told_what_is_right():
     for make in (mg.zeros, mg.ones, mg.randn):
         with pytest.raises(TypeError, match="not 3; a shape is one tuple"):
@@ -4684,6 +4775,27 @@ def aliasing_graph():
     h = f.broadcast_to((2, 2)).swapaxes(0, 1)
     y = h.sum(0, keepdims=True)
     return [x, w, a, b, c, d, e, f, h, y], y
+
+
+def test_a_gradient_is_set_to_what_has_the_tensors_shape_or_left_as_it_was():
+    p = Tensor([1.0, 2.0], requires_grad=True)
+    given = NDArray([3.0, 4.0])
+    p.grad = given
+    assert p.grad is given
+    for wrong in ([[1.0], [2.0]], NDArray([1.0, 2.0, 3.0]), 5.0, Tensor(1.0)):
+        with pytest.raises(ValueError, match=r"grad: shape \(.*fit .* shape \(2,\)"):
+            p.grad = wrong
+    assert p.grad is given
+    (p * p).sum().backward()
+    assert p.grad.tolist() == [5.0, 8.0] and given.tolist() == [3.0, 4.0]
+    for same in ([3, 4], Tensor([3.0, 4.0]), NDArray([3, 4], "float64")):
+        p.grad = same
+        assert type(p.grad) is NDArray and p.grad.dtype == "float32"
+        assert p.grad.tolist() == [3.0, 4.0]
+    p.grad *= 0.5  # in place, as clipping does
+    assert p.grad.tolist() == [1.5, 2.0]
+    p.grad = None
+    assert p.grad is None
 
 
 def test_no_gradient_aliases_another_or_the_seed():
@@ -8809,6 +8921,39 @@ def test_sequential_calls_in_order():
     assert Sequential()(x) is x
 
 
+def test_a_slice_of_a_sequential_is_one_over_the_same_layers():
+    model = Sequential(Linear(2, 3), ReLU(), Linear(3, 1))
+    part = model[1:]
+    assert type(part) is Sequential and list(part) == list(model)[1:]
+    assert model[-1] is part[1] and len(model[:0]) == 0
+    with pytest.raises(IndexError):
+        model[3]
+
+
+def test_sizes_of_the_wrong_kind_are_type_errors_and_wrong_sizes_value_errors():
+    makers = [
+        (lambda n: Linear(n, 2), 2.5, 0), (mg.BatchNorm1d, 2.5, 0),
+        (lambda n: mg.Conv2d(1, 1, n), "a", 0),
+        (lambda n: mg.Conv2d(1, 1, 3, padding=n), "same", -1),
+        (lambda n: mg.MaxPool2d(n), (2, 1.5), (2, 0)), (mg.Dropout, "a", 2),
+        (lambda n: mg.SGD([tracked([1.0])], lr=n), "a", -1),
+    ]  # fmt: skip
+    for make, kind, size in makers:
+        with pytest.raises(TypeError, match=re.escape(repr(kind))):
+            make(kind)
+        with pytest.raises(ValueError, match=re.escape(repr(size))):
+            make(size)
+    with pytest.raises(ValueError, match="kernel_size"):
+        mg.MaxPool2d((1, 2, 3))
+
+
+def test_what_is_no_model_and_no_state_is_named():
+    with pytest.raises(TypeError, match="summary: 3 is no Module"):
+        mg.summary(3)
+    with pytest.raises(TypeError, match="Linear.load_state_dict: 3 is no dict"):
+        Linear(1, 1).load_state_dict(3)
+
+
 def test_sequential_of_a_list_is_told_how_to_unpack_it():
     with pytest.raises(TypeError, match=r"layer 0 is a list.*\*layers for a list"):
         Sequential([ReLU(), Tanh()])
@@ -10205,11 +10350,8 @@ def test_training_resumes_to_the_bit(name, tmp_path):
 
 def test_a_step_that_is_refused_moves_no_parameter():
     p, q = kit_leaf([1.0]), kit_leaf([1.0])
-    p.grad, q.grad = NDArray([1.0]), NDArray([1.0, 2.0])
+    p.grad, q.grad = NDArray([1.0]), NDArray([1.0])
     opt = Adam([p, q])
-    with refused(ValueError, "parameter 1"):
-        opt.step()
-    q.grad = NDArray([1.0])
     opt.lr = "fast"
     with pytest.raises(ValueError):
         opt.step()
@@ -10262,15 +10404,6 @@ def test_settings_may_be_numbers_of_numpys(np):
 def test_training_tools_name_what_they_cannot_use(code, kind, words):
     with refused(kind, *words):
         eval(code, {"mg": mg, "p": kit_leaf([1.0])})
-
-
-@pytest.mark.parametrize("wrong", [[1.0, 2.0], 0.0, NDArray([1.0])])
-def test_a_gradient_of_another_kind_or_shape_is_refused_by_step(wrong):
-    p = Tensor([1.0, 2.0], requires_grad=True)
-    p.grad = wrong
-    with refused(ValueError, "SGD", "parameter 0", "(2,)", f"not {wrong!r}"):
-        mg.SGD([p], lr=0.1).step()
-    assert p.tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
@@ -11673,14 +11806,14 @@ def test_no_element_is_written_through_a_view_that_repeats_it():
         (lambda: mg.where(True, 1, "a"), TypeError, "where"),
         (lambda: mg.manual_seed("a"), TypeError, "manual_seed.*'a'"),
         (lambda: mg.leaky_relu(mg.ones(2), "a"), TypeError, "leaky_relu.*'a'"),
-        (lambda: mg.Dropout("a"), ValueError, "Dropout.*'a'"),
+        (lambda: mg.Dropout("a"), TypeError, "Dropout.*'a'"),
         (lambda: mg.graph(mg.ones(2)), TypeError, "graph"),
         (lambda: mg.print_graph(5), TypeError, "graph"),
         (lambda: mg.to_dot(5), TypeError, "graph"),
         (lambda: grad(5, needing(1.0)), TypeError, "grad: 5"),
         (lambda: grad(needing(1.0) * 2, [5]), TypeError, "grad: 5"),
         (lambda: mg.SGD(mg.Linear(1, 1), lr=1.0), TypeError, "model.parameters"),
-        (lambda: mg.SGD([needing(1.0)], lr="a"), ValueError, "lr.*'a'"),
+        (lambda: mg.SGD([needing(1.0)], lr="a"), TypeError, "lr.*'a'"),
         (lambda: mg.clip_grad_norm_([needing(1.0)], -1.0), ValueError, "max_norm"),
         (lambda: mg.save(mg.Linear(1, 1), "x"), TypeError, "state_dict"),
         (lambda: mg.save([1], "x"), TypeError, "state_dict"),
