@@ -214,7 +214,8 @@ def _axis(op, axis, ndim):
     except TypeError:
         raise TypeError(f"{op}: an axis is an integer, not {axis!r}") from None
     if not -ndim <= number < ndim:
-        raise AxisError(f"{op}: axis {number} is out of range for {ndim} axes")
+        raise AxisError(f"{op}: axis {number} is out of range for {ndim} axes, -{ndim} "
+                        f"to {ndim - 1}")
     return number % ndim
 
 
@@ -226,7 +227,7 @@ def _axes(op, axis, ndim):
     numbers = axis if isinstance(axis, (tuple, list)) else (axis,)
     axes = sorted(_axis(op, number, ndim) for number in numbers)
     if len(set(axes)) < len(axes):
-        raise ValueError(f"{op}: axis {axis} names an axis twice")
+        raise ValueError(f"{op}: axis {axis} names an axis twice (of {ndim})")
     return tuple(axes)
 
 
@@ -246,7 +247,8 @@ def _order(axes, ndim):
     axes = axes or range(ndim)[::-1]
     order = tuple([_axis("transpose", axis, ndim) for axis in axes])
     if sorted(order) != list(range(ndim)):
-        raise ValueError(f"transpose: {axes} must name each of {ndim} axes once")
+        raise ValueError(f"transpose: {axes} must name each of the axes 0 to "
+                         f"{ndim - 1} once")
     return order
 
 
@@ -292,7 +294,8 @@ def _restride(shape, strides, new):
     if new.count(-1) == 1 and known and size % known == 0:
         new = tuple([size // known if n == -1 else n for n in new])
     if any([n < 0 for n in new]) or prod(new) != size:
-        raise ValueError(f"reshape: {size} elements of shape {shape} do not fit {new}")
+        raise ValueError(f"reshape: {size} elements of shape {shape} do not fit {new}; "
+                         "one size at most may be -1")
     if size == 0:
         return new, _row_major(new)
     runs = _join(zip(shape, strides))
@@ -336,7 +339,7 @@ _ZERO = {dtype: array(code, [0]) for dtype, code in _CODES.items()}
 _ONE = {dtype: array(code, [1]) for dtype, code in _CODES.items()}
 # What Python says to 1 / 0, log(0), exp(1000), and to storing what does not fit.
 _NONFINITE = (ValueError, OverflowError, ZeroDivisionError, StructError)
-_CONSTANT = (repeat, float, int, bool)  # beside runs: the same everywhere
+_CONSTANT = (repeat, float, int, bool)  # in place of a run; not cut into chunks
 _CHUNK = 4096  # elements computed between two stores: they stay in the cache
 _ticks = itertools.count(1)  # the clock of writes (here) and of operations (section 3)
 
@@ -346,72 +349,7 @@ def _wider(*dtypes):
     return max(dtypes, key=_RANK.index)
 
 
-# --- 2a. Flat runs: one pass over whole buffers ---------------------------------------
-
-
-@_cached
-def _packer(code, n):
-    """Return a function that stores n numbers at once (a compiled `struct`)."""
-    return Struct(f"{n}{code}").pack_into
-
-
-if _PYPY:
-    # PyPy compiles `list` and `array` loops; its `struct` is slow and refuses 1e39.
-    def _store(out, start, n, values):
-        out[start : start + n] = array(out.typecode, list(values))
-
-else:
-    # CPython stores through `struct` in 0.75 to 0.8 of the time of `array(list)`.
-    def _store(out, start, n, values):
-        _packer(out.typecode, n)(out, start * out.itemsize, *values)
-
-
-def _infinite(plain, dtype):
-    """Return the careful pass of a kernel that raises only where integers are too large
-    to be stored: as floats they are infinite, as integers they are an error."""
-
-    def store(x):
-        try:
-            return float(x)
-        except OverflowError:
-            return inf if x > 0 else -inf
-
-    def careful(*runs):
-        if dtype not in _FLOATS:
-            raise OverflowError(f"a result is out of the range of {dtype}")
-        return map(store, plain(*runs))
-
-    return careful
-
-
-def _compute(kernel, runs, n, dtype, out=None):
-    """Run a kernel once over flat runs (and constants) and store n results.
-
-    A kernel is a pair: the plain pass at full speed, and a careful one that answers as
-    IEEE 754 does where Python would raise. The second is tried only after the first
-    has raised, so special values cost nothing until they occur. Working in chunks keeps
-    the Python floats of a pass few, and a chunk that raises has stored nothing yet.
-    """
-    plain, careful = kernel
-    if out is None and (n <= 32 or _PYPY):
-        try:
-            return array(_CODES[dtype], list(plain(*runs)))
-        except _NONFINITE:
-            careful = careful or _infinite(plain, dtype)
-            return array(_CODES[dtype], list(careful(*runs)))
-    if out is None:
-        out = _ZERO[dtype] * n
-    for start in range(0, n, _CHUNK):
-        count, parts = min(_CHUNK, n - start), runs
-        if count < n:
-            stop = start + count
-            parts = [p if p.__class__ in _CONSTANT else p[start:stop] for p in runs]
-        try:
-            _store(out, start, count, plain(*parts))
-        except _NONFINITE:
-            careful = careful or _infinite(plain, dtype)
-            _store(out, start, count, careful(*parts))
-    return out
+# --- 2a. Flat runs: any walk through a storage as a few slices ------------------------
 
 
 # A walk over the storage has a start and axes. An axis is a pair (size, step), or, from
@@ -420,7 +358,8 @@ def _compute(kernel, runs, n, dtype, out=None):
 
 def _distances(axis):
     """Return how far from the start each element of an axis lies: as a range; as the
-    list from index arrays; or as a tuple, which says that it is nowhere."""
+    list from index arrays; or as a tuple of zeros where the step is 0 (which a range
+    cannot have)."""
     if axis.__class__ is list:
         return axis
     n, step = axis
@@ -445,8 +384,9 @@ def _runs(start, axes):
     """Cut a walk into slices along its longest axis. Yields pairs: where a run lies in
     the storage, and where in a flat copy."""
     lengths = [_regular(axis) for axis in axes]
-    if lengths[-1] > 16:  # along the last axis there are no gaps in the flat copy
+    if lengths[-1] > 16:  # a slice without gaps in the flat copy costs a quarter
         lengths[-1] *= 4
+    # Of equally long axes the last, whose gaps in the flat copy are the smallest.
     inner = max(range(len(axes)), key=lambda i: (lengths[i], i))
     n, step = axes[inner]
     size = prod([len(_distances(axis)) for axis in axes])
@@ -492,12 +432,13 @@ def _best_by_rows(rows, n, step, longest):
     """Return whether so many rows of n elements, `step` apart, are best copied one
     after the other. Slices along the longest axis are fewer, but are interleaved.
 
-    Measured, in units of 5 ns: a row takes 30, a slice 60, an element of a slice 1 more
-    than one of a row (unless the row is read in steps as well), to begin with slices
-    800; and there are rows * n / longest of them.
+    Measured, in units of 5 ns: a row takes 30, a slice 60, to begin with slices 800. An
+    element of a row takes 1 less than one of a slice; of a row that is read in steps
+    as well, only the first 14 do.
     """
-    each = 30 - n if step == 1 else max(30 - n, 16)
-    return each * rows * longest < 60 * rows * n + 800 * longest  # times `longest`
+    saved = n if step == 1 else min(n, 14)
+    slices = rows * n / longest
+    return 30 * rows - saved * rows < 60 * slices + 800
 
 
 def _rows(buffer, start, starts, n, step):
@@ -556,7 +497,7 @@ def _scatter(buffer, start, axes, flat, adding=False):
         buffer[target] = run
 
 
-# --- 2b. Kernels: what each elementwise operation does to a run -----------------------
+# --- 2b. Kernels: one pass over flat runs ---------------------------------------------
 
 
 def _safe(function, answer):
@@ -603,7 +544,7 @@ def _each(function, answer=None):
 
 
 # Name: (plain, careful). The careful pass runs only after the plain one has raised;
-# None: that raises for nothing that can be stored. See `_compute`.
+# None: that raises for nothing that can be stored. See `_compute`, below.
 _KERNELS = {
     **{f.__name__: _each(f) for f in (add, sub, mul, eq, ne, lt, le, gt, ge, neg, abs)},
     "div": _each(truediv, _quotient),
@@ -639,10 +580,72 @@ _KERNELS = {
     ),
     "where": (lambda c, p, q: [x if t else y for t, x, y in zip(c, p, q)], None),
 }
-_WITH_NUMBER = {  # a comprehension takes 0.8 to 0.9 of the time of a map with `repeat`
+# The two that are common in training: a comprehension takes 0.8 to 0.9 of the time of a
+# map with `repeat`.
+_WITH_NUMBER = {
     "add": (lambda p, c: [x + c for x in p], None),
     "mul": (lambda p, c: [x * c for x in p], None),
 }
+
+
+@_cached
+def _packer(code, n):
+    """Return a function that stores n numbers at once (a compiled `struct`)."""
+    return Struct(f"{n}{code}").pack_into
+
+
+if _PYPY:
+    # PyPy compiles `list` and `array` loops; its `struct` is slow and refuses 1e39.
+    def _store(out, start, n, values):
+        out[start : start + n] = array(out.typecode, list(values))
+
+else:
+    # CPython stores through `struct` in 0.75 to 0.8 of the time of `array(list)`.
+    def _store(out, start, n, values):
+        _packer(out.typecode, n)(out, start * out.itemsize, *values)
+
+
+def _infinite(plain, dtype):
+    """Return the careful pass of a kernel that raises only where integers are too large
+    to be stored: as floats they are infinite, as integers they are an error."""
+
+    def careful(*runs):
+        if dtype not in _FLOATS:
+            raise OverflowError(f"a result is out of the range of {dtype}; use "
+                                "astype('float64') first")
+        return map(_safe(float, lambda x: inf if x > 0 else -inf), plain(*runs))
+
+    return careful
+
+
+def _compute(kernel, runs, n, dtype, out=None):
+    """Run a kernel once over flat runs (and constants) and store n results.
+
+    A kernel is a pair: the plain pass at full speed, and a careful one that answers as
+    IEEE 754 does where Python would raise. The second is tried only after the first
+    has raised, so special values cost nothing until they occur. Working in chunks keeps
+    the Python floats of a pass few, and a chunk that raises has stored nothing yet.
+    """
+    plain, careful = kernel
+    if out is None and (n <= 32 or _PYPY):
+        try:
+            return array(_CODES[dtype], list(plain(*runs)))
+        except _NONFINITE:
+            careful = careful or _infinite(plain, dtype)
+            return array(_CODES[dtype], list(careful(*runs)))
+    if out is None:
+        out = _ZERO[dtype] * n
+    for start in range(0, n, _CHUNK):
+        count, parts = min(_CHUNK, n - start), runs
+        if count < n:
+            stop = start + count
+            parts = [p if p.__class__ in _CONSTANT else p[start:stop] for p in runs]
+        try:
+            _store(out, start, count, plain(*parts))
+        except _NONFINITE:
+            careful = careful or _infinite(plain, dtype)
+            _store(out, start, count, careful(*parts))
+    return out
 
 
 # --- 2c. Making arrays and walking them -----------------------------------------------
@@ -918,48 +921,41 @@ def _floating(*dtypes):
     return "float64" if "float64" in dtypes else "float32"
 
 
-def _between(buffer, start, axes, low, high):
-    """Gather the elements from `low` to before `high`, counted in logical order."""
-    (_, step), *rest = axes
-    inner = prod([n for n, _ in rest])
-    first, last = low // inner, (high - 1) // inner
-    start += first * step
-    low, high = low - first * inner, high - first * inner
-    if first == last and rest:
-        return _between(buffer, start, rest, low, high)
-    if rest and 8 * inner > high - low:  # long rows: the first and last one in part
-        whole = last - first - 1
-        flat = _between(buffer, start, rest, low, inner)
-        if whole:
-            flat += _gather(buffer, start + step, ((whole, step), *rest))
-        start, high = start + (whole + 1) * step, high - (whole + 1) * inner
-        return flat + _between(buffer, start, rest, 0, high)
-    flat = _gather(buffer, start, ((last - first + 1, step), *rest))  # whole rows
-    del flat[high:], flat[:low]
-    return flat
+def _parts_of(buffer, start, axes, most):
+    """Yield the elements along `axes`, in logical order, in arrays of at most `most`
+    (that is at least 1): whole rows, steps along the first axis, or parts of one."""
+    (n, step), *rest = axes
+    row = prod([size for size, _ in rest])
+    if row > most:
+        for i in range(n):
+            yield from _parts_of(buffer, start + i * step, rest, most)
+        return
+    by = most // row
+    for i in range(0, n, by):
+        count = min(by, n - i)
+        yield _gather(buffer, start + i * step, ((count, step), *rest))
 
 
 class _Pieces:
     """A long strided run that is not copied out whole. `_compute` asks for it chunk by
-    chunk, from front to back, and a sixteenth of it, in whole chunks, is gathered at a
-    time. Larger pieces would take more memory, smaller ones more time, since gathering
-    works by slices across a piece."""
+    chunk, from front to back, and about a sixteenth of it is gathered at a time. Larger
+    pieces would take more memory, smaller ones more time, since gathering works by
+    slices across a piece."""
 
-    __slots__ = ("source", "axes", "start", "piece")
+    __slots__ = ("size", "parts", "start", "piece")
 
     def __init__(self, a, axes):
-        self.source, self.axes, self.start, self.piece = a, axes, 0, ()
+        self.size = prod([n for n, _ in axes])
+        self.parts = _parts_of(a.buffer, a.offset, axes, max(self.size // 16, _CHUNK))
+        self.start, self.piece = 0, a.buffer[:0]
 
     def __len__(self):
-        return prod([n for n, _ in self.axes])
+        return self.size
 
     def __getitem__(self, wanted):
-        a, n = self.source, len(self)
-        if wanted.stop > self.start + len(self.piece):
-            self.start, self.piece = wanted.start, ()  # the old one is freed first
-            reach = -(-n // (16 * _CHUNK)) * _CHUNK  # in whole chunks
-            stop = min(wanted.start + reach, n)
-            self.piece = _between(a.buffer, a.offset, self.axes, wanted.start, stop)
+        while wanted.stop > self.start + len(self.piece):
+            left = self.piece[wanted.start - self.start :]
+            self.start, self.piece = wanted.start, left + next(self.parts)
         return self.piece[wanted.start - self.start : wanted.stop - self.start]
 
 
@@ -993,11 +989,13 @@ def _mapped(kernel, a, *numbers):
     run = _side(a, a.shape) if a._flat is None else a._flat
     plain, careful = kernel
     dtype = "float64" if a.dtype == "float64" else "float32"  # `_floating`, at once
-    if not careful and len(run) <= 32 and a.dtype == "float32":  # as in `_arithmetic`
+    # A call saved is a tenth of the time of a small array.
+    if not careful and len(run) <= 32 and a.dtype == "float32":
         flat = array("f", list(plain(run, *numbers)))
     else:
         flat = _compute(kernel, (run, *numbers), len(run), dtype)
-    # Where `_flat` is set, the strides are those of a new array, already known.
+    # Where `_flat` is set, the strides are those of a new array, already known (an
+    # empty one counts as not set, and they are looked up).
     return _fresh(flat, dtype, a.shape, a._flat and a.strides)
 
 
@@ -1021,8 +1019,8 @@ def _write_result(op, a, other):
         if shape != a.shape:
             raise ValueError(f"{op}: a result of shape {shape} cannot be written into "
                              f"an array of shape {a.shape}")
-        # Pieces might read, through a view of a, what was just written there; and the
-        # pass over integers takes whole runs.
+        # In pieces, unless they might read, through a view of a, what has just been
+        # written there. The pass over integers takes whole runs.
         safe = a.dtype in _FLOATS and not (other.buffer is a.buffer is a._flat)
         dtype, other = other.dtype, (_side if safe else _spread)(other, a.shape)
     else:
@@ -1040,6 +1038,17 @@ def _write_result(op, a, other):
         _scatter(a.buffer, a.offset, axes, flat)
     _mark_written(a)
     return a
+
+
+def _binary(op: str, compute: _Binary) -> _Binary:
+    """Make the method of an operator: `compute` gets the array and, as `_operand` makes
+    it, whatever stands beside it."""
+
+    def method(self, other):
+        other = _operand(op, other, self)
+        return other if other is NotImplemented else compute(self, other)
+
+    return method
 
 
 def _arithmetic(op: str) -> tuple[_Binary, _Binary, _Binary]:
@@ -1063,54 +1072,41 @@ def _arithmetic(op: str) -> tuple[_Binary, _Binary, _Binary]:
             else:
                 shape, strides = _broadcast(op, shape, other.shape), None
                 p, q, n = _side(self, shape), _side(other, shape), prod(shape)
-            if n <= 32 and not careful:  # a call saved is a tenth of a small sum
+            if n <= 32 and not careful:  # as in `_mapped`
                 flat = array("f", list(plain(p, q)))
             else:
                 flat = _compute(kernel, (p, q), n, "float32")
             return _fresh(flat, "float32", shape, strides)
         return _elementwise(op, None, self, other)
 
-    def reflected(self, other):
-        other = _operand(op, other, self)
-        if other is NotImplemented:
-            return other
-        if with_number:
-            return forward(self, other)  # a sum or product does not mind the order
-        return _elementwise(op, None, other, self)
+    def swapped(a, b):
+        return _elementwise(op, None, b, a)
+
 
     def in_place(self, other):
         other = _operand(op, getattr(other, "_data", other), self)
         return other if other is NotImplemented else _write_result(op, self, other)
 
-    return forward, reflected, in_place
+    commutes = op in ("add", "mul")  # y + x is x + y
+    return forward, _binary(op, forward if commutes else swapped), in_place
 
 
 def _comparison(op: str) -> _Binary:
     """Make the method of a comparison; its result is bool."""
-
-    def compare(self, other):
-        other = _operand(op, other, self)
-        if other is NotImplemented:
-            return other
-        return _elementwise(op, "bool", self, other)
-
-    return compare
+    return _binary(op, partial(_elementwise, op, "bool"))
 
 
 def _masking(op: str) -> _Binary:
     """Make the method of & or |, for masks; both operands are bool."""
 
-    def combine(self, other):
-        other = _operand(op, other, self)
-        if other is NotImplemented:
-            return other
-        kind = getattr(other, "dtype", type(other).__name__)
-        if self.dtype != "bool" or kind != "bool":
-            raise TypeError(f"{op}: both operands must be masks (bool), not "
-                            f"{self.dtype} and {kind}; compare first")
-        return _elementwise(op, "bool", self, other)
+    def combine(a, b):
+        kind = getattr(b, "dtype", type(b).__name__)
+        if a.dtype != "bool" or kind != "bool":
+            raise TypeError(f"{op}: both operands must be masks (bool), not {a.dtype} "
+                            f"and {kind}; compare first")
+        return _elementwise(op, "bool", a, b)
 
-    return combine
+    return _binary(op, combine)
 
 
 def _operands(op, like, operands):
@@ -1337,7 +1333,8 @@ def _variance(dtype, ddof):
 
 def _extreme(op, x, axis, keepdims, best):
     """Reduce by Python's `max` or `min`, which compare, and so can miss a nan: its
-    presence shows in the sum, one cheap pass, and only then each group is searched."""
+    presence shows in the sum, one cheap pass, and only then each group is searched (and
+    where the sum is inf - inf, in vain)."""
     place = op.startswith("arg")
     if place and axis is not None and not hasattr(axis, "__index__"):
         raise TypeError(f"{op}: axis is one integer or None, not {axis!r}")
@@ -1469,7 +1466,8 @@ _WRITTEN_OUT = {
     ],
 }  # fmt: skip
 
-_sumprod = getattr(math, "sumprod", None)
+_LONGEST = 8 if _PYPY or hasattr(math, "sumprod") else sys.maxsize  # written out
+_sumprod = getattr(math, "sumprod", lambda p, q: sum(map(mul, p, q)))
 if _PYPY:
     # It compiles loops by index, but each for one kind of operand: for lists, here.
     def _sumprod(p, q):
@@ -1478,9 +1476,6 @@ if _PYPY:
         for i in range(len(p)):
             total += p[i] * q[i]
         return total
-
-
-_LONGEST = 8 if _sumprod else sys.maxsize  # products written out: all, without it
 
 
 def _lines(buffer, start, n, step, k, inner, often=False):
@@ -1519,11 +1514,9 @@ def _matmul_2d(a, b, m, k, n, bias):
     if k > _LONGEST or m * n <= k:  # few sums: cutting 2 k lines would be most of it
         rows = _lines(a, i, m, down, k, right, n > 1)
         columns = _lines(b, j, n, beside, k, below, m > 1)
-        if _sumprod:
-            sums = [_sumprod(row, column) for row in rows for column in columns]
-        else:
-            sums = [sum(map(mul, row, column)) for row in rows for column in columns]
+        sums = [_sumprod(row, column) for row in rows for column in columns]
         return list(map(add, sums, bias * m)) if bias else sums
+    # Where no narrow part is left to take the bias along, the sums begin with it.
     at, sums = 0, bias * m if bias and k % 8 == 0 else None
     while at < k:
         rest = k - at
@@ -1551,11 +1544,7 @@ def _product(a, b):
     if k != inner:
         raise ValueError(f"matmul: shapes {a} and {b} do not fit: the inner sizes {k} "
                          f"and {inner} must be equal")
-    try:
-        stack = _broadcast("matmul", a[:-2], b[:-2])
-    except ValueError:
-        raise ValueError(f"matmul: the stacks of shapes {a} and {b} cannot be "
-                         "broadcast") from None
+    stack = _broadcast(f"matmul: stacks of {a} and {b}", a[:-2], b[:-2])
     return stack, m, k, n, stack + rows + columns
 
 
@@ -1647,6 +1636,7 @@ def _layout(a, separator, indent):
             parts.insert(3, "...")
         deep = a.ndim - 1 - axis  # blocks of several axes are that many lines apart
         newline = "\n" * max(deep, 1) + " " * (indent + 1)
+        # NumPy's width is 75, and each open bracket will need a closing one.
         limit = 0 if deep else 76 - a.ndim - len(separator)
         text = " " * indent + "[" + parts[0]
         for part in parts[1:]:
@@ -2167,13 +2157,8 @@ class NDArray(_Common):
 
     # Matrices
 
-    def __matmul__(self, other: Any) -> NDArray:
-        other = _operand("matmul", other, self)
-        return other if other is NotImplemented else _matmul(self, other)
-
-    def __rmatmul__(self, other: Any) -> NDArray:
-        other = _operand("matmul", other, self)
-        return other if other is NotImplemented else _matmul(other, self)
+    __matmul__ = _binary("matmul", _matmul)
+    __rmatmul__ = _binary("matmul", lambda a, b: _matmul(b, a))
 
     # Printing
 
@@ -2408,7 +2393,9 @@ class _Switch:
         return self
 
     def __exit__(self, *error: object) -> None:
-        _mode.set(_mode.get()[2] or _OUTERMOST)  # perhaps entered in another context
+        # Nothing is outside the outermost mode: then this exit runs in a context
+        # (of asyncio) that its enter did not reach.
+        _mode.set(_mode.get()[2] or _OUTERMOST)
 
     def __call__(self, function: Any) -> Any:
         from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
@@ -2517,7 +2504,9 @@ def _check_finite(what, result, sources, place):
 # --- 3b. Function: an operation and its derivatives -----------------------------------
 
 
-_FUNCTIONS: dict[str, Any] = {}  # this file's operations by name
+# This file's operations by name. The methods of Tensor look them up when they are
+# called, since section 4, which defines them, needs Tensor first.
+_FUNCTIONS: dict[str, Any] = {}
 
 
 def _tensor(data):
@@ -2641,11 +2630,8 @@ class Function:
         """Compute the operation on Tensors, numbers and options, and record it if a
         Tensor requires a gradient. Raises TypeError for arguments that do not fit
         `forward`, or if it returns no NDArray."""
-        missing = len(cls._parameters) - len(args)
-        if options or missing > len(cls._defaults):
+        if options or len(args) < len(cls._parameters):
             args = cls._bind(args, options)
-        elif missing > 0:
-            args += cls._defaults[-missing:]
         data = cls.forward(*[x._data if isinstance(x, Tensor) else x for x in args])
         if data.__class__ is not NDArray:
             raise TypeError(f"{cls.__name__}: forward must return an NDArray, not a "
@@ -2800,7 +2786,7 @@ def _reverse(output, gradient, keep, before, wanted=None, differentiable=False):
     have run, and what nobody else holds is freed.
     """
     order = _behind(output, needing=True)
-    through = needed = found = None
+    through = needed = found = None  # backward: all tensors
     for t in order:
         if t._time != _RELEASED:
             break  # the released come first
@@ -2846,7 +2832,8 @@ def _reverse(output, gradient, keep, before, wanted=None, differentiable=False):
 
 def _fixed(name, x, like):
     """Return an argument in a form that nobody can change unseen before backward reads
-    it."""
+    it: an operand, which only three methods take, as an array of its own; a list among
+    the options as a tuple."""
     if name in ("maximum", "minimum", "clip"):  # operands, perhaps lists or NumPy's
         kept = x is None or isinstance(x, Tensor)
         return x if kept else _operands(name, like, [x])[0]
@@ -3218,8 +3205,9 @@ def grad(output: Tensor, inputs: Tensor | Sequence[Tensor], grad_output: Any = N
 # d loss / dx from g = d loss / dy. Read a rule as the derivative times g. Broadcasting
 # does not appear: the engine undoes it. Always: a rule does not write to what it is
 # given. (TanH, Relu, Logistic, ...: the usual names are those of section 5's layers.)
-# Section 5 needs the operators and methods of Tensor, the functions at the end, and,
-# through `_either`, what has no method: Affine, Normalize, Pad; section 6 the losses.
+# Section 5 needs the operators and methods of Tensor, `where` and the functions at the
+# end, and, through `_either`, what has no method: Affine, Normalize, Pad; section 6 the
+# losses.
 
 
 def _either(function, *args):
@@ -3502,10 +3490,7 @@ class Std(Function):
         return x.std(axis, ddof, keepdims)
 
     def dx(g, x, y, axis, ddof):
-        n = x.size // max(g.size, 1)
-        g, y = g.reshape(_kept(x.shape, axis)), y.reshape(_kept(x.shape, axis))
-        spread = where(y == 0, 1, y) * max(n - ddof, 0)
-        return g * (x - x.mean(axis, keepdims=True)) / spread
+        return Var.dx(g / (where(y == 0, 1, y) * 2), x, axis, ddof)
 
 
 class Max(Function):
@@ -3794,7 +3779,8 @@ def concatenate(xs: Sequence[Any], axis: int = 0) -> Any:
     """
     parts = _arrays("concatenate", xs)
     if not parts or not parts[0].ndim:
-        raise ValueError("concatenate: needs at least one array of at least one axis")
+        raise ValueError("concatenate: needs at least one array of at least one axis, "
+                         f"not {[x.shape for x in parts]}; stack makes an axis")
     axis = _axis("concatenate", axis, parts[0].ndim)
     rests = {(x.ndim, x.shape[:axis], x.shape[axis + 1 :]) for x in parts}
     if len(rests) > 1:
@@ -4416,6 +4402,7 @@ def conv2d(x: Any, W: Any, b: Any = None, stride: Any = 1, padding: Any = 0,
     op, x, W = "conv2d", _as_array(x), _as_array(W)
     stride, padding = _pair(op, "stride", stride), _pair(op, "padding", padding, 0)
     dilation = _pair(op, "dilation", dilation)
+    # Zeros fit nothing, so that one check below can report all shapes.
     out, deep, *kernel = W.shape if W.ndim == 4 else (0, 0, 0, 0)
     bias = (out,) if b is None else b.shape
     fits = W.ndim == x.ndim == 4 and groups > 0 and x.shape[1] == deep * groups
@@ -4671,7 +4658,6 @@ class Optimizer:
     A schedule is a line in the training loop: `opt.lr = f(step)`.
     """
 
-    _settings: tuple[str, ...] = ("lr",)
     _remembered: tuple[str, ...] = ()  # the names in the state of a parameter
     lr: float
 
@@ -4690,6 +4676,7 @@ class Optimizer:
                f"{name}: a parameter is given twice")
         _check_amounts(name, **settings)
         vars(self).update(settings)
+        self._settings = tuple(settings)  # their names, as `state_dict` lists them
         self._state: list[dict[str, Any]] = [{} for _ in self.params]
 
     def __repr__(self) -> str:
@@ -4763,7 +4750,6 @@ class SGD(Optimizer):
     0.5
     """
 
-    _settings = ("lr", "momentum", "nesterov", "weight_decay")
     _remembered = ("momentum",)
 
     def __init__(self, params: Iterable[Tensor], lr: float = 0.001,
@@ -4802,7 +4788,6 @@ class Adam(Optimizer):
     1 - b2 ** step; dividing by these corrects the bias. `weight_decay` adds to g.
     """
 
-    _settings = ("lr", "beta1", "beta2", "eps", "weight_decay")
     _remembered = ("step", "m", "v")
     _decoupled = False
 
@@ -4965,7 +4950,7 @@ def _slopes(f, x, eps):
     for i, old in enumerate(flat):
         ends = []
         for moved in (old + eps, old - eps):
-            flat[i] = moved
+            flat[i] = moved  # past the stamps, since it is put back
             y = f()
             ends.append(float(y if _is_number(y) else y.sum()))
         flat[i] = old

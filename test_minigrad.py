@@ -1941,6 +1941,39 @@ def test_split_takes_its_arguments_by_name():
     assert [half.tolist() for half in halves] == [[0.0, 1.0], [2.0, 3.0]]
 
 
+def test_exact_sums_of_infinities_fall_back_to_ieee():
+    assert math.isnan(NDArray([INF, -INF], "float64").sum().item())
+    assert NDArray([1e308, 1e308], "float64").sum().item() == INF
+
+
+def test_an_int64_element_is_an_index_and_no_other_is():
+    assert operator.index(NDArray(3, "int64")) == 3 == [0, 1, 2, 3][NDArray(3, "int64")]
+    for a in (NDArray(3.0), NDArray([3, 4], "int64"), NDArray(True, "bool")):
+        with pytest.raises(TypeError, match="index: only one int64 element"):
+            operator.index(a)
+
+
+def test_broadcast_to_what_cannot_be_is_named():
+    with pytest.raises(ValueError, match=r"broadcast_to: .*\(2, 3\).*\(1, 3\)"):
+        mg.ones((2, 3)).broadcast_to((1, 3))
+
+
+@pytest.mark.parametrize(
+    "shape, strides, offset", [((4,), None, 0), ((2, 2), (8, -4), 0), ((2,), (-4,), 0)]
+)
+def test_an_array_interface_that_reaches_outside_its_memory_is_refused(
+    shape, strides, offset
+):
+    class Face:
+        __array_interface__ = {
+            "version": 3, "typestr": "<f4", "shape": shape, "strides": strides,
+            "data": bytes(12), "offset": offset,
+        }  # fmt: skip
+
+    with pytest.raises(ValueError, match="outside"):
+        NDArray(Face())
+
+
 def test_likes_of_lists_and_numbers():
     assert mg.zeros_like([[1, 2]]).tolist() == [[0.0, 0.0]]
     assert mg.ones_like(3.0).tolist() == 1.0
