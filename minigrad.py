@@ -1591,7 +1591,9 @@ def _float_texts(values, dtype):
     """Return floats as texts, the points of finite ones equally far from the end."""
     sizes = [abs(x) for x in values if x and isfinite(x)]
     low, high = min(sizes, default=1.0), max(sizes, default=1.0)
-    style = "e" if high >= 1e8 or low < 1e-4 or high / low > 1000.0 else "f"
+    most = 1e6 if dtype == "float32" else 1e8  # as NumPy has it since 2.3
+    least, ratio = _cast("repr", [1e-4, high / low], dtype)
+    style = "e" if high >= most or low < least or ratio > 1000.0 else "f"
     places = [_decimals(x, style, dtype) if isfinite(x) else None for x in values]
     right = max([own for own in places if own is not None], default=0)
     if style == "e":
