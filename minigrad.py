@@ -214,15 +214,15 @@ def _axis(op, axis, ndim):
     except TypeError:
         raise TypeError(f"{op}: an axis is an integer, not {axis!r}") from None
     if not -ndim <= number < ndim:
-        raise AxisError(f"{op}: axis {number} is out of range for {ndim} axes, -{ndim} "
-                        f"to {ndim - 1}")
+        least = f", -{ndim} to {ndim - 1}" if ndim else ""
+        raise AxisError(f"{op}: axis {number} is out of range for {ndim} axes{least}")
     return number % ndim
 
 
 def _axes(op, axis, ndim):
     """Return the axes meant by `None` (all), a number or several, sorted. Where there
     are none, 0 and -1 mean none, as in NumPy."""
-    if axis is None or (ndim == 0 and axis in (0, -1)):
+    if axis is None or (ndim == 0 and axis.__class__ is int and axis in (0, -1)):
         return tuple(range(ndim))
     numbers = axis if isinstance(axis, (tuple, list)) else (axis,)
     axes = sorted(_axis(op, number, ndim) for number in numbers)
@@ -872,15 +872,16 @@ def _natural(values):
     return "bool" if kinds == {bool} else "int64" if kinds <= {bool, int} else "float32"
 
 
-def _natural_array(op, data, fractions="float32"):
+def _natural_array(op, data, fractions="float32", huge=False):
     """Return any data as an array of the narrowest dtype that suits it; `fractions`:
-    the one for numbers that are not all whole."""
+    the one for numbers that are not all whole, and if `huge`, for integers beyond
+    int64."""
     values, shape = _read(data, op=op)
     face = getattr(data, "__array_interface__", None)
     if len(values) or not face:
         dtype = _natural(values)
-        if dtype == "int64" and not all([-(2**63) <= x < 2**63 for x in values]):
-            dtype = "float32"  # what int64 does not hold
+        if huge and not all([-(2**63) <= x < 2**63 for x in values]):
+            dtype = "float32"
     else:  # of nothing, NumPy alone knows the kind
         dtype = {"b": "bool", "f": "float32"}.get(face["typestr"][1], "int64")
     dtype = fractions if dtype == "float32" else dtype
@@ -899,6 +900,8 @@ def _operand(op, x, like):
     if x.__class__ is float and like.dtype == "float32" and -3e38 < x < 3e38:
         # (clear of the largest float32, 3.4e38)
         return _single.unpack(_single.pack(x))[0]
+    if isinstance(x, NDArray):  # of a subclass: the array in it
+        return _view(x, x.shape, x.strides, x.offset)
     if isinstance(x, _Common):
         return x._data if op == "setitem" else NotImplemented  # a Tensor's turn
     whole = like.dtype not in _FLOATS
@@ -910,7 +913,8 @@ def _operand(op, x, like):
         return NotImplemented
     # Beside integers, a list is float32, but keeps its digits to be stored or compared.
     exact = not whole or op in ("setitem", *_COMPARISONS)
-    return _natural_array(op, x, wide if exact else "float32")
+    huge = not (exact and whole)
+    return _natural_array(op, x, wide if exact else "float32", huge)
 
 
 # --- 2e. Elementwise ------------------------------------------------------------------
@@ -962,7 +966,7 @@ class _Pieces:
 def _side(x, shape):
     """Return what a kernel gets of an operand: a constant, its run, or a long one in
     pieces."""
-    if x.__class__ is not NDArray:
+    if not isinstance(x, NDArray):
         return repeat(x)
     if shape and not x.shape:
         return repeat(x.buffer[x.offset])
@@ -976,7 +980,7 @@ def _side(x, shape):
 def _elementwise(op, dtype, *operands):
     """Apply the kernel `op` to arrays and numbers, broadcast together. The result is
     of `dtype`; None is arithmetic's: float64 if a float64 takes part, else float32."""
-    arrays = [x for x in operands if x.__class__ is NDArray]
+    arrays = [x for x in operands if isinstance(x, NDArray)]
     shapes = [x.shape for x in arrays]
     shape = shapes[0] if len(shapes) == 1 else _broadcast(op, *shapes)
     runs = [_side(x, shape) for x in operands]
@@ -1082,7 +1086,6 @@ def _arithmetic(op: str) -> tuple[_Binary, _Binary, _Binary]:
     def swapped(a, b):
         return _elementwise(op, None, b, a)
 
-
     def in_place(self, other):
         other = _operand(op, getattr(other, "_data", other), self)
         return other if other is NotImplemented else _write_result(op, self, other)
@@ -1137,6 +1140,7 @@ def _index_part(part):
         return part
     if isinstance(part, _Common):
         a = part._data
+        a = a if a.__class__ is NDArray else _view(a, a.shape, a.strides, a.offset)
     elif isinstance(part, (list, tuple)) or hasattr(part, "__array_interface__"):
         try:
             a = _natural_array("NDArray", part)
@@ -2592,7 +2596,7 @@ class Function:
         reads = {"y": ("value", -1), "i": ("number", count)}
         each = list(enumerate(names[:count]))
         reads.update({f"{name}_shape": ("shape", i) for i, name in each})
-        taken = set(names) & {"g", "self", "ctx", *reads}
+        taken = set(names) & {"g", "self", "cls", "ctx", *reads}
         reads.update({name: ("value", i) for i, name in each})
         cls._rules = {}
         for name in [name for name in dir(cls) if name[0] == "d"]:
@@ -2602,7 +2606,8 @@ class Function:
             named, upstream, asked = name[1:] in names, takes[:1] == ("g",), takes[1:]
             if not upstream and not (named and code):  # not a rule
                 continue
-            if not (named and upstream) or not set(asked) <= set(reads):
+            asks = set(asked) <= set(reads) and not (code and code.co_kwonlyargcount)
+            if not (named and upstream and asks):
                 raise TypeError(f"{cls.__name__}: the rule {name}"
                                 f"({', '.join(takes)}) must be named after one of "
                                 f"({', '.join(names)}) and take g, then any of "
@@ -2611,10 +2616,10 @@ class Function:
         if taken or not cls._rules:
             raise TypeError(f"{cls.__name__}: forward({', '.join(names)}) needs a rule "
                             "for each input, such as `def dx(g): ...` for x, and no "
-                            "parameter called g, y, i, self, ctx or ..._shape")
+                            "parameter called g, y, i, self, cls, ctx or ..._shape")
 
-    def __init__(self, *args: Any) -> None:
-        if args:
+    def __init__(self, *args: Any, **options: Any) -> None:
+        if args or options:
             name = type(self).__name__
             raise TypeError(f"{name}: an operation is not called; use {name}.apply(x)")
 
@@ -3003,6 +3008,7 @@ class Tensor(_Common):
             if value.shape != self.shape:
                 raise ValueError(f"grad: shape {value.shape} does not fit a tensor of "
                                  f"shape {self.shape}")
+            value = value.copy() if _repeats(value) else value  # to be written to
         self._grad = value
 
     @property
@@ -3492,7 +3498,10 @@ class Std(Function):
         return x.std(axis, ddof, keepdims)
 
     def dx(g, x, y, axis, ddof):
-        return Var.dx(g / (where(y == 0, 1, y) * 2), x, axis, ddof)
+        n = x.size // max(g.size, 1)
+        g, y = g.reshape(_kept(x.shape, axis)), y.reshape(_kept(x.shape, axis))
+        spread = where(y == 0, 1, y) * max(n - ddof, 0)
+        return g * (x - x.mean(axis, keepdims=True)) / spread
 
 
 class Max(Function):
@@ -3877,8 +3886,6 @@ def _parts(items, above=(), path=""):
     items = items if isinstance(items, dict) else dict(enumerate(items))
     for name, item in items.items():
         name = f"{path}.{name}" if path else str(name)
-        if isinstance(item, Tensor) and not item.is_leaf:
-            continue  # an activation, kept to be looked at
         if isinstance(item, (_Common, Module)):
             if not any([item is m for m in above]):  # a child may know its parent
                 yield name, item
@@ -3913,11 +3920,13 @@ def _module_text(module, above=()):
 class Module:
     """A part of a model: override `forward`, keep in attributes what belongs to it.
 
-    A Tensor made with `requires_grad=True` is a parameter. Another Tensor or NDArray is
-    a buffer: part of the state, but not trained; write to it in place. Modules may also
-    stand in lists, tuples and dicts. What an operation returned, such as an activation
-    kept to be looked at, is none of these, nor is a Python number. `training` says
-    whether `train()` or `eval()` came last. `super().__init__()` is not needed.
+    A Tensor that requires a gradient is a parameter. Another Tensor or NDArray is a
+    buffer: part of the state, but not trained; write to it in place. Modules may also
+    stand in lists, tuples and dicts. A Python number is none of these. So hand out an
+    activation that is only to be looked at, instead of keeping it in an attribute, and
+    make a parameter at once, `Tensor(randn(3) * 0.1, requires_grad=True)`: the result
+    of an operation cannot be trained. `training` says whether `train()` or `eval()`
+    came last. `super().__init__()` is not needed.
 
     >>> class Scale(Module):
     ...     def __init__(self):
@@ -4660,6 +4669,7 @@ class Optimizer:
     A schedule is a line in the training loop: `opt.lr = f(step)`.
     """
 
+    _settings: tuple[str, ...] = ("lr",)
     _remembered: tuple[str, ...] = ()  # the names in the state of a parameter
     lr: float
 
@@ -4672,13 +4682,12 @@ class Optimizer:
                "with requires_grad=True")
         for i, p in enumerate(self.params):
             _check(isinstance(p, Tensor) and p.requires_grad and p.is_leaf,
-                   f"{name}: parameter {i} is not a leaf Tensor that requires a "
-                   "gradient", TypeError)
+                   f"{name}: parameter {i} is no leaf Tensor that requires a gradient "
+                   "(an activation kept in an attribute is none)", TypeError)
         _check(len(set(self.params)) == len(self.params),
                f"{name}: a parameter is given twice")
         _check_amounts(name, **settings)
         vars(self).update(settings)
-        self._settings = tuple(settings)  # their names, as `state_dict` lists them
         self._state: list[dict[str, Any]] = [{} for _ in self.params]
 
     def __repr__(self) -> str:
@@ -4726,12 +4735,15 @@ class Optimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back a `state_dict`, copied; the next steps are then the same to the
         bit. Raises ValueError, changing nothing, if it does not fit the parameters."""
-        begun = {name.partition(".")[0] for name in state}
+        names = map(str, state) if hasattr(state, "keys") else ()
+        begun = {name.partition(".")[0] for name in names}
         new = [
             self._begin(p) if str(i) in begun else {} for i, p in enumerate(self.params)
         ]
         found = _fitted(type(self).__name__, state, self._entries(new))
         settings = {key: found.pop(key).item() for key in self._settings}
+        if "nesterov" in settings:
+            settings["nesterov"] = bool(settings["nesterov"])
         _check_amounts(type(self).__name__, **settings)
         for name, a in found.items():
             i, _, key = name.partition(".")
@@ -4752,6 +4764,7 @@ class SGD(Optimizer):
     0.5
     """
 
+    _settings = ("lr", "momentum", "nesterov", "weight_decay")
     _remembered = ("momentum",)
 
     def __init__(self, params: Iterable[Tensor], lr: float = 0.001,
@@ -4790,6 +4803,7 @@ class Adam(Optimizer):
     1 - b2 ** step; dividing by these corrects the bias. `weight_decay` adds to g.
     """
 
+    _settings = ("lr", "beta1", "beta2", "eps", "weight_decay")
     _remembered = ("step", "m", "v")
     _decoupled = False
 
@@ -4860,6 +4874,10 @@ def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float) -> float
     tensors: list[Any] = list(params) if several else [params]
     if not all([isinstance(p, Tensor) for p in tensors]):
         raise TypeError(f"clip_grad_norm_: give tensors, not {tensors!r:.60}")
+    for i, p in enumerate(tensors):
+        _check(p.is_leaf,
+               f"clip_grad_norm_: tensor {i}, of shape {p.shape}, is no leaf (an "
+               "activation kept in an attribute is none)", TypeError)
     grads = [p._grad for p in tensors if p._grad is not None]
     norm = math.sqrt(sum([_exact_sum([x * x for x in _run(g)]) for g in grads]))
     scale = max_norm / (norm + 1e-6)  # as in PyTorch; a norm of 0 divides nothing

@@ -1873,8 +1873,14 @@ def test_a_list_of_integers_beyond_int64_is_taken_as_floats():
     with pytest.raises(OverflowError, match="setitem: .* range of float32"):
         a[:] = [9, 10**400]
     assert a.tolist() == [1.0, 2.0**64]
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="out of the range of int64"):
         a[[2**63]]
+    with pytest.raises(ValueError, match="out of the range of int64"):
+        mg.cross_entropy(Tensor([[1.0, 2.0]]), [2**70])
+    whole = NDArray([2**62 + 1], "int64")
+    with pytest.raises(ValueError, match="eq: .* range of int64"):
+        operator.eq(whole, [2**62 + 1, 2**63])
+    assert (whole + [2**63]).tolist() == [1.5 * 2.0**63]
     edges = NDArray([0, 0], "int64")
     edges[:] = [2**63 - 1, -(2**63)]
     assert edges.tolist() == [2**63 - 1, -(2**63)]
@@ -1917,8 +1923,13 @@ def test_axes_0_and_minus_1_of_an_array_of_no_axes_mean_none():
             assert x.argmax(axis).item() == 0 and x.var(axis).item() == 0.0
             assert x.any(axis).item() is True and x.sum(axis, keepdims=True).shape == ()
         assert x.softmax().item() == 1.0 and x.log_softmax().item() == 0.0
-        with pytest.raises(mg.AxisError):
+        with pytest.raises(mg.AxisError, match="range for 0 axes$"):
             x.sum(1)
+        for wrong in (0.0, NDArray(0.0), "0"):
+            with pytest.raises(TypeError, match="an axis is an integer"):
+                x.sum(axis=wrong)
+    with pytest.raises(mg.AxisError, match="range for 2 axes, -2 to 1$"):
+        mg.ones((2, 3)).sum(2)
     x = tracked(3.0)
     (x.sum(0) * 2 + x.mean(-1) + x.logsumexp() + x.max(0) + x.softmax()).backward()
     assert x.grad.item() == 5.0
@@ -1972,6 +1983,27 @@ def test_an_array_interface_that_reaches_outside_its_memory_is_refused(
 
     with pytest.raises(ValueError, match="outside"):
         NDArray(Face())
+
+
+def test_subclasses_of_the_array_count_as_the_array_in_them():
+    class Sub(NDArray):
+        pass
+
+    s, a = Sub([1.0, 2.0]), NDArray([3.0, 4.0])
+    for x in (a, NDArray(3.0), NDArray([3.0, 4.0], "float64"), Sub([3.0, 4.0])):
+        expected = [3.0, 8.0] if x.ndim else [3.0, 6.0]
+        assert (x * s).tolist() == (s * x).tolist() == expected
+        assert (x - s).tolist() == [-v for v in (s - x).tolist()]
+        assert (x > s).tolist() == (s < x).tolist() == [True, True]
+        assert mg.maximum(s, x).tolist() == mg.maximum(x, s).tolist()
+    assert (s @ a).item() == (a @ s).item() == 11.0
+    assert a[Sub([1, 0], "int64")].tolist() == [4.0, 3.0]
+    assert a[Sub([True, False], "bool")].tolist() == [3.0]
+    x = tracked([3.0, 4.0])
+    (x * s).sum().backward()
+    assert x.grad.tolist() == [1.0, 2.0]
+    a += s
+    assert a.tolist() == [4.0, 6.0]
 
 
 def test_likes_of_lists_and_numbers():
@@ -4842,6 +4874,9 @@ def test_a_gradient_is_set_to_what_has_the_tensors_shape_or_left_as_it_was():
         assert p.grad.tolist() == [3.0, 4.0]
     p.grad *= 0.5  # in place, as clipping does
     assert p.grad.tolist() == [1.5, 2.0]
+    p.grad = NDArray([2.0]).broadcast_to(2)
+    p.grad *= 2.0  # a copy was taken, each element is its own
+    assert p.grad.tolist() == [4.0, 4.0]
     p.grad = None
     assert p.grad is None
 
@@ -7146,16 +7181,18 @@ def test_the_usual_mistakes_in_an_operation_of_ones_own_are_named():
     def rule(g, b):
         return g * b
 
-    for wrong in (lambda grad, a: grad * a, lambda self, g, a: g * a, lambda: 1):
+    wrongs = (lambda grad, a: grad * a, lambda self, g, a: g * a, lambda: 1)
+    for wrong in (*wrongs, lambda g, *, a: g * a):
         made = {"forward": product, "da": rule, "db": wrong}
         with pytest.raises(TypeError, match=r"the rule db\(.*take g.*no self"):
             type("Product", (Function,), made)
-    for first in ("self", "ctx"):
+    for first in ("self", "cls", "ctx"):
         forward = eval(f"lambda {first}, x: x * x")
-        with pytest.raises(TypeError, match="no parameter called g, y, i, self, ctx"):
+        with pytest.raises(TypeError, match="no parameter called g, y, i, self, cls"):
             type("Square", (Function,), {"forward": forward, "dx": lambda g: g})
-    with pytest.raises(TypeError, match=r"Exp: .* not called; use Exp.apply\(x\)"):
-        mg.Exp(tracked([1.0]))
+    for args, options in (([tracked([1.0])], {}), ([], {"x": tracked([1.0])})):
+        with pytest.raises(TypeError, match=r"Exp: .* not called; use Exp.apply\(x\)"):
+            mg.Exp(*args, **options)
 
 
 def test_a_rule_named_after_no_parameter_is_told_what_there_is():
@@ -8335,27 +8372,27 @@ def test_buffers_are_state_but_no_parameters():
     assert state["count"].dtype == "int64"
 
 
-def test_an_activation_kept_to_look_at_is_no_part_of_the_model():
+def test_the_result_of_an_operation_in_an_attribute_is_refused_where_it_would_count():
     class Watched(Module):
         def __init__(self):
-            self.a, self.b = Linear(2, 3), Linear(3, 1)
-            self.seen = []
+            self.W = tracked([[1.0, 2.0]]) * 0.1  # a mistake: it cannot be trained
 
         def forward(self, x):
-            self.hidden = self.a(x).relu()
-            self.seen.append(self.hidden)
-            return self.b(self.hidden)
+            self.hidden = x @ self.W.T
+            return self.hidden
 
     model = Watched()
-    names, text = list(model.state_dict()), (repr(model), mg.summary(model))
-    for _ in range(2):
-        model(Tensor([[1.0, 2.0]])).sum().backward()  # recorded, and released
-        assert model.hidden.grad.shape == (1, 3)
-        assert names == [name for name, _ in model.named_parameters()]
-        assert names == list(model.state_dict()) == ["a.W", "a.b", "b.W", "b.b"]
-        assert text == (repr(model), mg.summary(model))
-    model(Tensor([[1.0, 2.0]]))  # not released yet
-    assert names == list(model.state_dict()) and len(model.parameters()) == 4
+    for optimiser in (mg.SGD, mg.Adam):
+        with pytest.raises(TypeError, match="parameter 0 is no leaf .*activation"):
+            optimiser(model.parameters(), lr=0.1)
+    model.W = tracked([[1.0, 2.0]])
+    model(Tensor([[1.0, 2.0]])).sum().backward()
+    before = model.W.grad.tolist()
+    with pytest.raises(TypeError, match=r"tensor 1, of shape \(1, 1\), is no leaf"):
+        mg.clip_grad_norm_(model.parameters(), 0.1)
+    assert model.W.grad.tolist() == before
+    with pytest.raises(ValueError, match="unexpected hidden"):
+        Watched().load_state_dict(model.state_dict())
 
 
 def test_frozen_parameter_leaves_the_parameters_and_stays_in_the_state():
@@ -8998,8 +9035,13 @@ def test_sizes_of_the_wrong_kind_are_type_errors_and_wrong_sizes_value_errors():
 def test_what_is_no_model_and_no_state_is_named():
     with pytest.raises(TypeError, match="summary: 3 is no Module"):
         mg.summary(3)
-    with pytest.raises(TypeError, match="Linear.load_state_dict: 3 is no dict"):
-        Linear(1, 1).load_state_dict(3)
+    optimiser = mg.SGD([tracked([1.0])])
+    for owner in (Linear(1, 1), optimiser):
+        for wrong in (3, None, [1]):
+            with pytest.raises(TypeError, match="load_state_dict: .* is no dict"):
+                owner.load_state_dict(wrong)
+    with pytest.raises(ValueError, match="unexpected 1"):
+        optimiser.load_state_dict({**optimiser.state_dict(), 1: 2})
 
 
 def test_sequential_of_a_list_is_told_how_to_unpack_it():
@@ -10473,6 +10515,13 @@ def test_optimiser_state_brings_its_settings(name):
         t.grad = NDArray([2.0], dtype="float64")
         opt.step()
     assert kit_bits(p) == kit_bits(q)
+
+
+def test_nesterov_is_still_a_truth_after_loading():
+    made = mg.SGD([tracked([1.0])], momentum=0.9, nesterov=True)
+    other = mg.SGD([tracked([1.0])])
+    other.load_state_dict(made.state_dict())
+    assert other.nesterov is True and repr(other) == repr(made)
 
 
 def test_an_optimiser_shows_its_settings():
