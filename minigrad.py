@@ -137,17 +137,18 @@ if _PYPY:
 
         @wraps(function)
         def remember(*args):
+            key = args, tuple(map(type, args))  # 1 and True are two things
             try:
-                return memory[args]
+                return memory[key]
             except KeyError:
                 if len(memory) > 4096:
                     memory.clear()
-                return memory.setdefault(args, function(*args))
+                return memory.setdefault(key, function(*args))
 
         return remember
 
 else:
-    _cached = lru_cache(maxsize=4096, typed=True)  # typed: 1 and True are two things
+    _cached = lru_cache(maxsize=4096, typed=True)
 
 
 class AxisError(ValueError, IndexError):
