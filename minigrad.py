@@ -2785,8 +2785,8 @@ def _paths(order, wanted):
 def _reverse(output, gradient, keep, before, wanted=None, differentiable=False):
     """Run the graph backwards. With `before`, a list: add its complete gradient to
     every tensor's `.grad`, and note there what it was before, to be put back after an
-    error. With `wanted`, for
-    `grad`: return {tensor: gradient}, and run only the rules that these need.
+    error. With `wanted`, for `grad`: return {tensor: gradient}, and run only the rules
+    that these need.
 
     The order is newest first: when a tensor's turn comes, all its uses have had theirs,
     so the sum of what they sent is complete. `differentiable`: hand the rules Tensors
@@ -3864,8 +3864,9 @@ def _check(fits, message, kind=ValueError):
 def _fitted(op, state, own, strict=True):
     """Return the entries of a state that `own` has too, copied, in its dtypes. Raises
     one ValueError for all that are missing, unexpected (if `strict`) or misshapen."""
-    _check(hasattr(state, "keys"), f"{op}.load_state_dict: {state!r:.60} is no dict of "
-           "arrays; see state_dict() and load()", TypeError)
+    if not hasattr(state, "keys"):
+        raise TypeError(f"{op}.load_state_dict: {state!r:.60} is no dict of arrays, as "
+                        "state_dict() and load() return")
     new = {}
     wrong = [f"missing {k}" for k in own if strict and k not in state]
     wrong += [f"unexpected {k}" for k in state if strict and k not in own]
@@ -4026,7 +4027,8 @@ def summary(model: Module) -> str:
     --------------------------------------
     total                                9
     """
-    _check(isinstance(model, Module), f"summary: {model!r:.60} is no Module", TypeError)
+    if not isinstance(model, Module):
+        raise TypeError(f"summary: {model!r:.60} is no Module")
     rows = [("layer", "kind", "parameters", "count")]
     counted: set[Tensor] = set()
     for path, module in _tree(model, Module):
@@ -4901,9 +4903,9 @@ def _nodes(t, names):
     """Return each tensor behind `t` with the numbers of its inputs and its name."""
     if isinstance(names, Module):
         names = dict(names.named_parameters())
-    _check(names is None or hasattr(names, "items"),
-           f"graph: names are a Module or a dict of name to Tensor, not {names!r:.60}",
-           TypeError)
+    if not (names is None or hasattr(names, "items")):
+        raise TypeError("graph: names are a Module or a dict of name to Tensor, not "
+                        f"{names!r:.60}")
     called = {id(t): name for name, t in (names or {}).items()}
     number = {u: i for i, u in enumerate(graph(t))}
     inputs = {u: [number[x] for x in u._ctx.inputs] if u._ctx else [] for u in number}
