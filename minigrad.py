@@ -216,8 +216,8 @@ def _axis(op, axis, ndim):
     except TypeError:
         raise TypeError(f"{op}: an axis is an integer, not {axis!r}") from None
     if not -ndim <= number < ndim:
-        least = f", -{ndim} to {ndim - 1}" if ndim else ""
-        raise AxisError(f"{op}: axis {number} is out of range for {ndim} axes{least}")
+        known = f", -{ndim} to {ndim - 1}" if ndim else ""
+        raise AxisError(f"{op}: axis {number} is out of range for {ndim} axes{known}")
     return number % ndim
 
 
@@ -352,7 +352,6 @@ def _wider(*dtypes):
 
 
 # --- 2a. Flat runs: any walk through a storage as a few slices ------------------------
-
 
 # A walk over the storage has a start and axes. An axis is a pair (size, step), or, from
 # index arrays, a list of distances from the start.
@@ -607,14 +606,11 @@ else:
         _packer(out.typecode, n)(out, start * out.itemsize, *values)
 
 
-def _infinite(plain, dtype):
+def _infinite(plain):
     """Return the careful pass of a kernel that raises only where integers are too large
-    to be stored: as floats they are infinite, as integers they are an error."""
+    for the floats they are to be stored as: there they are infinite."""
 
     def careful(*runs):
-        if dtype not in _FLOATS:
-            raise OverflowError(f"a result is out of the range of {dtype}; use "
-                                "astype('float64') first")
         return map(_safe(float, lambda x: inf if x > 0 else -inf), plain(*runs))
 
     return careful
@@ -633,7 +629,7 @@ def _compute(kernel, runs, n, dtype, out=None):
         try:
             return array(_CODES[dtype], list(plain(*runs)))
         except _NONFINITE:
-            careful = careful or _infinite(plain, dtype)
+            careful = careful or _infinite(plain)
             return array(_CODES[dtype], list(careful(*runs)))
     if out is None:
         out = _ZERO[dtype] * n
@@ -645,7 +641,7 @@ def _compute(kernel, runs, n, dtype, out=None):
         try:
             _store(out, start, count, plain(*parts))
         except _NONFINITE:
-            careful = careful or _infinite(plain, dtype)
+            careful = careful or _infinite(plain)
             _store(out, start, count, careful(*parts))
     return out
 
@@ -913,7 +909,8 @@ def _operand(op, x, like):
         return x if whole and x.__class__ in (int, float, bool) else rounded
     if not isinstance(x, (list, tuple)) and not hasattr(x, "__array_interface__"):
         return NotImplemented
-    # Beside integers, a list is float32, but keeps its digits to be stored or compared.
+    # Beside integers, a list is float32, but keeps its digits to be stored or compared
+    # (and then int64 must hold them).
     exact = not whole or op in ("setitem", *_COMPARISONS)
     huge = not (exact and whole)
     return _natural_array(op, x, wide if exact else "float32", huge)
@@ -1130,7 +1127,10 @@ def _choose(op, *operands):
     checked = _operands(op, like, operands)
     sources = checked[skip:]
     dtypes = [x.dtype if x.__class__ is NDArray else _natural([x]) for x in sources]
-    return _elementwise(op, _wider(*dtypes), *checked)
+    dtype = _wider(*dtypes)
+    if dtype == "int64":  # refuse a number that it does not hold
+        _cast(op, [x for x in sources if x.__class__ is not NDArray], dtype)
+    return _elementwise(op, dtype, *checked)
 
 
 # --- 2f. Indexing ---------------------------------------------------------------------
@@ -1158,6 +1158,7 @@ def _index_part(part):
     if a.dtype in _FLOATS:
         raise IndexError(f"index: an array of {a.dtype} and shape {a.shape} is no "
                          "index; use int64, or a bool mask")
+    # An int64 of no axes is an integer, a bool of none still a mask.
     return a if a.shape or a.dtype == "bool" else a.item()
 
 
@@ -2277,8 +2278,8 @@ _source: list[Any] = []
 
 
 def _generator():
-    """Return the source of random numbers, made when it is first asked for: importing
-    `random` takes as long as a third of this file."""
+    """Return the source of random numbers, made when it is first asked for: to import
+    `random` would be an eighth of what importing this file takes."""
     if not _source:
         from random import Random
 
@@ -2639,8 +2640,11 @@ class Function:
         """Compute the operation on Tensors, numbers and options, and record it if a
         Tensor requires a gradient. Raises TypeError for arguments that do not fit
         `forward`, or if it returns no NDArray."""
-        if options or len(args) < len(cls._parameters):
+        missing = len(cls._parameters) - len(args)
+        if options or missing > len(cls._defaults):
             args = cls._bind(args, options)
+        elif missing > 0:  # as `_bind` would, at once
+            args += cls._defaults[-missing:]
         data = cls.forward(*[x._data if isinstance(x, Tensor) else x for x in args])
         if data.__class__ is not NDArray:
             raise TypeError(f"{cls.__name__}: forward must return an NDArray, not a "
@@ -4739,7 +4743,7 @@ class Optimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back a `state_dict`, copied; the next steps are then the same to the
         bit. Raises ValueError, changing nothing, if it does not fit the parameters."""
-        names = map(str, state) if hasattr(state, "keys") else ()
+        names = map(str, state) if hasattr(state, "keys") else ()  # see `_fitted`
         begun = {name.partition(".")[0] for name in names}
         new = [
             self._begin(p) if str(i) in begun else {} for i, p in enumerate(self.params)
@@ -4866,7 +4870,8 @@ class AdamW(Adam):
 
 def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float) -> float:
     """Scale all gradients together so that their norm, the root of the sum of all
-    squares, is at most `max_norm`. In place; return the norm found.
+    squares, is at most `max_norm`. In place; return the norm found. Raises TypeError
+    for what is no leaf: among parameters it would change their norm unseen.
 
     >>> p = Tensor([3.0, 4.0], requires_grad=True)
     >>> (p * p).sum().backward()
@@ -4879,9 +4884,9 @@ def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float) -> float
     if not all([isinstance(p, Tensor) for p in tensors]):
         raise TypeError(f"clip_grad_norm_: give tensors, not {tensors!r:.60}")
     for i, p in enumerate(tensors):
-        _check(p.is_leaf,
-               f"clip_grad_norm_: tensor {i}, of shape {p.shape}, is no leaf (an "
-               "activation kept in an attribute is none)", TypeError)
+        if not p.is_leaf:
+            raise TypeError(f"clip_grad_norm_: tensor {i}, of shape {p.shape}, is no "
+                            "leaf (an activation kept in an attribute is none)")
     grads = [p._grad for p in tensors if p._grad is not None]
     norm = math.sqrt(sum([_exact_sum([x * x for x in _run(g)]) for g in grads]))
     scale = max_norm / (norm + 1e-6)  # as in PyTorch; a norm of 0 divides nothing
